@@ -1,0 +1,135 @@
+"""Anomaly maps → (H, W) float32, defect masks → (H, W) bool, from files of any usual kind or from arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anomalyncd.data.images import as_path, decode, open_file
+from anomalyncd.errors import BadFileError
+
+MAP_SUFFIXES = frozenset({".npy", ".tif", ".tiff", ".png"})
+_LOSSY_FORMATS = ("JPEG", "MPO", "WEBP")
+
+
+def read_map(source: str | Path | NDArray[Any]) -> NDArray[np.float32]:
+    """Read one anomaly map.
+
+    Unsigned 8- and 16-bit values, of a PNG or of an array, become fractions of their full range, 0..1; all
+    other numbers are kept. NaN and infinity are kept too: whoever uses the map decides about them.
+
+    Parameters
+    ----------
+    source : path of an NPY, TIFF or PNG file, or array
+        (H, W), with any leading or trailing axes of length 1.
+        Three equal channels count as one; alpha is ignored.
+
+    Returns
+    -------
+    (H, W) float32
+
+    Raises
+    ------
+    BadFileError
+        Unreadable, empty, or a colour-mapped picture, whose colours are not scores.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> read_map(np.array([[[0, 51, 255]]], dtype=np.uint8))
+    array([[0. , 0.2, 1. ]], dtype=float32)
+    """
+    if isinstance(source, np.ndarray):
+        values, name = _without_single_axes(source), "map array"
+    else:
+        path = as_path(source)
+        values, name = _read_npy(path) if path.suffix.lower() == ".npy" else decode(path)[0], str(path)
+    values = _numbers(values, name)
+    if values.ndim == 3 and values.shape[2] in (3, 4):
+        grey, others = values[..., :1], values[..., 1:3]
+        if not np.array_equal(np.broadcast_to(grey, others.shape), others, equal_nan=values.dtype.kind == "f"):
+            raise BadFileError(
+                f"{name}: expected one score a pixel, found a colour picture. "
+                "Save the map itself, as NPY, float TIFF or grey PNG"
+            )
+        values = grey[..., 0]
+    if values.ndim != 2 or values.size == 0:
+        raise BadFileError(f"{name}: expected a map of shape (H, W) with at least one pixel, got {values.shape}")
+    is_fraction = values.dtype.kind == "u" and values.dtype.itemsize <= 2
+    full_range = np.float32(np.iinfo(values.dtype).max if is_fraction else 1)
+    with np.errstate(over="ignore", invalid="ignore"):  # float64 beyond float32 becomes infinity, odd NaNs plain NaN
+        return np.ascontiguousarray(values, dtype=np.float32) / full_range
+
+
+def read_mask(source: str | Path | NDArray[Any]) -> NDArray[np.bool_]:
+    """Read one defect mask: whatever is not zero is defect, in a picture whatever is brighter than half.
+
+    A picture that reaches the upper half of its range (0/255, often with soft or noisy edges, as MTD's masks have) is cut
+    at half; one that does not (0/1, class numbers) counts whatever is not zero. JPEG and WebP are always cut at half. In a
+    colour file any channel may be set; alpha is ignored; in a palette file index 0 is background whatever its colour.
+
+    Parameters
+    ----------
+    source : path of an image or NPY file, or array of bool, integers or floats
+        (H, W), (H, W, 3) or (H, W, 4), with any leading or trailing axes of length 1.
+
+    Returns
+    -------
+    (H, W) bool, True where the defect is
+
+    Raises
+    ------
+    BadFileError
+        Unreadable, empty, holding NaN, or not of such a shape.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> read_mask(np.array([[0, 1], [255, 0]]))
+    array([[False,  True],
+           [ True, False]])
+    """
+    threshold = 0
+    if isinstance(source, np.ndarray):
+        values, name = _without_single_axes(source), "mask array"
+    else:
+        path, name = as_path(source), str(source)
+        if path.suffix.lower() == ".npy":
+            values = _read_npy(path)
+        else:
+            values, file_format = decode(path, palette_indices=True)
+            half = np.iinfo(values.dtype).max // 2 if values.dtype.kind == "u" else 0
+            colours = values[..., :3] if values.ndim == 3 else values
+            bright = colours.max(initial=0) > half
+            threshold = half if file_format in _LOSSY_FORMATS or bright else 0
+    values = _numbers(values, name)
+    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)) or values.size == 0:
+        raise BadFileError(f"{name}: expected a mask of shape (H, W) with at least one pixel, got {values.shape}")
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        raise BadFileError(f"{name}: a mask says yes or no, but this one holds NaN")
+    defect = values > threshold if threshold else values != 0
+    return np.ascontiguousarray(defect if defect.ndim == 2 else defect[..., :3].any(axis=2))
+
+
+def _read_npy(path: Path) -> NDArray[Any]:
+    open_file(path).close()
+    try:
+        # Memory-mapped: a header that promises more than the file holds is refused before memory is taken.
+        return _without_single_axes(np.array(np.lib.format.open_memmap(path, mode="r")))
+    except Exception as error:  # the header is parsed as Python, so damage shows in many ways
+        raise BadFileError(f"{path}: expected a NumPy .npy array of numbers ({error})") from error
+
+
+def _numbers(values: NDArray[Any], name: str) -> NDArray[Any]:
+    if values.dtype.kind not in "buif":
+        raise BadFileError(f"{name}: expected real numbers, got {values.dtype}")
+    return values
+
+
+def _without_single_axes(values: NDArray[Any]) -> NDArray[Any]:
+    while values.ndim > 2 and 1 in (values.shape[0], values.shape[-1]):
+        values = values[0] if values.shape[0] == 1 else values[..., 0]
+    return values
