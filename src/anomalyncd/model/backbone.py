@@ -1,0 +1,213 @@
+"""The mask-guided vision transformer (MGViT): any timm ViT, its blocks told by a mask where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.data.config import resolve_model_data_config
+from torch import Tensor, nn
+
+from ..errors import SettingsError, WeightsError
+from . import checkpoint, weights
+from .attention import Guidance, class_token_block, guidance_mask, pool_mask
+
+# The paper guides the last 9 of 12 blocks, that is from block 3 on; shallower trunks keep that starting point.
+FIRST_GUIDED_BLOCK = 3
+
+
+@dataclass
+class TrunkOutput:
+    """What the frozen part of the network says about a batch of crops.
+
+    tokens : (B, N, C) tokens that enter the last block
+    keep : (B, P) bool, patches inside the mask
+    taps : block number → (B, P, C) patch tokens after that block
+    """
+
+    tokens: Tensor
+    keep: Tensor
+    taps: dict[int, Tensor] = field(default_factory=dict)
+
+
+class MaskGuidedViT(nn.Module):
+    """A timm vision transformer whose blocks from `first_guided` on see the defect mask.
+
+    Parameters
+    ----------
+    vit : a timm ViT with a class token
+    guidance : which tokens the mask restricts (paper Table 4); `class` is the paper's choice
+    guided_blocks : L_m, how many of the last blocks are guided; None starts at block 3 as the paper does
+    mask_threshold, keep_thin : see `pool_mask`
+
+    Examples
+    --------
+    >>> model = MaskGuidedViT(tiny_vit())
+    >>> model(torch.zeros(2, 3, 64, 64), torch.ones(2, 64, 64)).shape
+    torch.Size([2, 48])
+    """
+
+    def __init__(
+        self,
+        vit: Any,
+        *,
+        guidance: Guidance = "class",
+        guided_blocks: int | None = None,
+        mask_threshold: float = 0.5,
+        keep_thin: bool = True,
+    ) -> None:
+        super().__init__()
+        if getattr(vit, "cls_token", None) is None or not hasattr(vit, "blocks"):
+            raise SettingsError(
+                f"The backbone must be a vision transformer with a class token, but got {type(vit).__name__}."
+            )
+        self.vit: Any = vit
+        self.guidance: Guidance = guidance
+        self.n_blocks = len(vit.blocks)
+        if guided_blocks is not None and not 0 <= guided_blocks <= self.n_blocks:
+            raise SettingsError(
+                f"guided_blocks must be between 0 and {self.n_blocks}, the depth of this backbone, but got {guided_blocks}."
+            )
+        first = FIRST_GUIDED_BLOCK if guided_blocks is None else self.n_blocks - guided_blocks
+        self.first_guided = min(first, self.n_blocks - 1) if guided_blocks is None else first
+        self.mask_threshold = mask_threshold
+        self.keep_thin = keep_thin
+        self.width: int = vit.embed_dim
+        self.n_prefix: int = vit.num_prefix_tokens
+        patch = vit.patch_embed.patch_size
+        self.patch_size: tuple[int, int] = (patch[0], patch[1])
+        config = resolve_model_data_config(vit)
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(config["mean"]).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(config["std"]).view(3, 1, 1), persistent=False)
+
+    def fit_size(self, size: int) -> int:
+        """The input size nearest to `size` that the patches divide."""
+        return max(1, round(size / self.patch_size[0])) * self.patch_size[0]
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) uint8 or float 0 … 1 → the value range that the weights were trained on."""
+        images = images.float() / 255 if images.dtype == torch.uint8 else images
+        return (images - self.mean) / self.std
+
+    def attention_mask(self, keep: Tensor, block: int) -> Tensor | None:
+        """Additive attention mask (B, 1, N, N) of one block, None where the block is not guided."""
+        return None if block < self.first_guided else guidance_mask(keep, self.n_prefix, self.guidance)
+
+    def trunk(self, images: Tensor, masks: Tensor, *, taps: Collection[int] = ()) -> TrunkOutput:
+        """All blocks but the last.
+
+        Parameters
+        ----------
+        images : (B, 3, H, W) uint8 or float 0 … 1; H and W multiples of the patch size
+        masks : (B, H, W) float or bool
+        taps : blocks (counted from 0) after which patch tokens are wanted
+        """
+        keep = self.pool(masks)
+        guided = guidance_mask(keep, self.n_prefix, self.guidance)
+        x = self._embed(images)
+        tapped: dict[int, Tensor] = {}
+        for index, block in enumerate(self.vit.blocks[:-1]):
+            x = block(x, attn_mask=guided if index >= self.first_guided else None)
+            if index in taps:
+                tapped[index] = x[:, self.n_prefix :]
+        return TrunkOutput(x, keep, tapped)
+
+    def patch_tokens(self, images: Tensor, block: int) -> Tensor:
+        """Patch tokens after `block`, counted from 0, without any guidance: (B, 3, H, W) → (B, P, C)."""
+        x = self._embed(images)
+        for layer in self.vit.blocks[: block + 1]:
+            x = layer(x)
+        return x[:, self.n_prefix :]
+
+    def pool(self, masks: Tensor) -> Tensor:
+        """Patches inside the mask: (B, H, W) float or bool → (B, P) bool."""
+        grid = (masks.shape[-2] // self.patch_size[0], masks.shape[-1] // self.patch_size[1])
+        return pool_mask(masks, grid, threshold=self.mask_threshold, keep_thin=self.keep_thin)
+
+    def _embed(self, images: Tensor) -> Tensor:
+        x: Tensor = self.vit.norm_pre(self.vit._pos_embed(self.vit.patch_embed(self.normalize(images))))
+        return x
+
+    def class_token(self, tokens: Tensor, keep: Tensor) -> Tensor:
+        """Last block and final norm for the class token alone: (B, N, C) tokens → (B, C)."""
+        last = self.n_blocks - 1
+        out: Tensor = self.vit.norm(class_token_block(self.vit.blocks[last], tokens, self.attention_mask(keep, last)))
+        return out
+
+    def all_tokens(self, tokens: Tensor, keep: Tensor) -> Tensor:
+        """Last block and final norm for every token, the plain way: (B, N, C) → (B, N, C)."""
+        last = self.n_blocks - 1
+        out: Tensor = self.vit.norm(self.vit.blocks[last](tokens, attn_mask=self.attention_mask(keep, last)))
+        return out
+
+    def forward(self, images: Tensor, masks: Tensor) -> Tensor:
+        """(B, 3, H, W) images and (B, H, W) masks → class token (B, C)."""
+        out = self.trunk(images, masks)
+        return self.class_token(out.tokens, out.keep)
+
+
+def tiny_vit() -> Any:
+    """A random ViT of 5 blocks, 48 wide, patch 16: for tests, always with the same weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return timm.models.vision_transformer.VisionTransformer(
+            img_size=224,
+            patch_size=16,
+            embed_dim=48,
+            depth=5,
+            num_heads=3,
+            num_classes=0,
+            dynamic_img_size=True,
+        ).eval()
+
+
+def load_vit(name: str = "auto", *, file: Path | None = None, progress: weights.Progress | None = None) -> Any:
+    """A timm ViT with its weights, frozen and in evaluation mode.
+
+    Parameters
+    ----------
+    name : `auto`, `tiny`, a name of `weights.REGISTRY`, or any ViT of timm
+    file : take the weights from this local file instead of the cache or the hub
+    progress : called with one line before each slow step
+    """
+    name = resolve_name(name)
+    if name == "tiny":
+        vit = tiny_vit()
+    else:
+        source = weights.resolve(name)
+        try:
+            vit = timm.create_model(source.architecture, pretrained=False, dynamic_img_size=True, **source.model_kwargs)
+        except TypeError as error:
+            raise SettingsError(f"backbone {name!r} of timm is no plain vision transformer ({error}).") from error
+    if name != "tiny" or file is not None:
+        path = file or weights.fetch(name, progress=progress)
+        _load_weights(vit, path)
+    return vit.requires_grad_(False).eval()
+
+
+def resolve_name(name: str) -> str:
+    """`auto` is the paper's ViT-B/8 where a GPU and its weights are at hand, else the embedded DINOv2-S."""
+    if name != "auto":
+        return name
+    return "dino_vitb8" if torch.cuda.is_available() and weights.available("dino_vitb8") else weights.EMBEDDED
+
+
+def _load_weights(vit: nn.Module, path: Path) -> None:
+    wanted = vit.state_dict()
+    given = checkpoint.load_state_dict(path)
+    missing = sorted(set(wanted) - set(given))
+    wrong = [name for name in wanted if name in given and given[name].shape != wanted[name].shape]
+    if missing or wrong:
+        problem = f"{missing[0]} is missing" if missing else f"{wrong[0]} has shape {tuple(given[wrong[0]].shape)}"
+        raise WeightsError(
+            f"{path}: expected weights of {type(vit).__name__} with {len(wanted)} tensors, but {problem}. "
+            "Choose the backbone that the file was made for."
+        )
+    # Classification layers of a checkpoint have no place here and are left out.
+    vit.load_state_dict({name: given[name] for name in wanted})

@@ -1,0 +1,66 @@
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from anomalyncd.errors import SettingsError, WeightsError
+from anomalyncd.model import weights
+from anomalyncd.model.backbone import MaskGuidedViT, load_vit, resolve_name, tiny_vit
+
+
+def test_auto_is_the_embedded_backbone_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_name("auto") == weights.EMBEDDED
+
+
+def test_auto_takes_the_papers_backbone_only_with_gpu_and_weights(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(weights, "available", lambda name: False)
+    assert resolve_name("auto") == weights.EMBEDDED
+    monkeypatch.setattr(weights, "available", lambda name: True)
+    assert resolve_name("auto") == "dino_vitb8"
+
+
+def test_any_timm_vit_from_a_local_file(tmp_path):
+    torch.manual_seed(0)
+    made = timm.create_model("vit_tiny_patch16_224", num_classes=10)
+    save_file(made.state_dict(), tmp_path / "w.safetensors")
+    vit = load_vit("vit_tiny_patch16_224", file=tmp_path / "w.safetensors")
+    assert not any(p.requires_grad for p in vit.parameters())
+    x = torch.rand(1, 3, 224, 224)
+    expected = made.eval().forward_features((x - 0.5) / 0.5)[:, 0]
+    out = MaskGuidedViT(vit)(x, torch.ones(1, 224, 224))
+    torch.testing.assert_close(out, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    save_file(tiny_vit().state_dict(), tmp_path / "tiny.safetensors")
+    with pytest.raises(WeightsError, match=r"tiny\.safetensors.*Choose the backbone"):
+        load_vit("vit_tiny_patch16_224", file=tmp_path / "tiny.safetensors")
+
+
+def test_a_network_that_is_no_vit_is_refused(tmp_path):
+    save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors")
+    with pytest.raises((SettingsError, WeightsError)):
+        load_vit("resnet18.a1_in1k", file=tmp_path / "x.safetensors")
+
+
+def test_patch_tokens_and_taps_agree_because_class_guidance_leaves_patches_alone():
+    model = MaskGuidedViT(tiny_vit())
+    images = torch.rand(2, 3, 64, 64)
+    masks = torch.zeros(2, 64, 64)
+    masks[:, :32, :32] = 1
+    with torch.no_grad():
+        taps = model.trunk(images, masks, taps=(1, 3)).taps
+        for block, tokens in taps.items():
+            torch.testing.assert_close(tokens, model.patch_tokens(images, block))
+        out = model.trunk(images, masks)
+        torch.testing.assert_close(
+            model.class_token(out.tokens, out.keep), model.all_tokens(out.tokens, out.keep)[:, 0]
+        )
+
+
+def test_other_input_sizes_than_the_native_one():
+    model = MaskGuidedViT(tiny_vit())
+    assert model.fit_size(250) == 256
+    assert model(torch.rand(1, 3, 96, 96), torch.ones(1, 96, 96)).shape == (1, 48)
