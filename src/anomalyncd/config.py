@@ -1,0 +1,242 @@
+"""Every setting once: the YAML file, the command line's `--set` and the Python arguments are all this model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import SettingsError
+
+Preset = Literal["fast", "paper"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class BinarizeConfig(Section):
+    """Anomaly maps → masks."""
+
+    method: Literal["mebin", "otsu", "fixed"] = "mebin"
+    n_thresholds: int = Field(64, ge=2, le=256, description="T, thresholds tried")
+    min_interval: int = Field(4, ge=1, description="τ, how many thresholds in a row must agree")
+    erosion: int = Field(6, ge=0, le=64, description="side of the erosion square in map pixels, 0 = off")
+    rule: Literal["longest_run", "most_frequent"] = "longest_run"
+    fixed_threshold: float = Field(0.5, ge=0, le=1, description="for method 'fixed', on the scaled map")
+    min_map_size: int = Field(256, ge=0, description="maps whose longer side is shorter are enlarged to this")
+
+
+class CropConfig(Section):
+    """Masks → regions."""
+
+    padding: float = Field(0.1, ge=0, le=4, description="share added around the box")
+    min_size: float = Field(0.1, ge=0, le=0.5, description="half-side at least this share of the longer image side")
+    merge_distance: float = Field(0.01, ge=0, le=1, description="boxes nearer than this share are one region")
+    whole_image: bool = Field(False, description="no cropping: the whole image for every region (paper Table 8)")
+    max_regions: int = Field(64, ge=1, description="regions kept of one image, largest first")
+    size: int = Field(224, ge=16, le=2048, description="side in pixels of a stored crop")
+
+
+class ModelConfig(Section):
+    """The vision transformer."""
+
+    backbone: str = Field("auto", description="auto, a name from `anomalyncd weights list`, a timm ViT, or tiny")
+    weights: Path | None = Field(None, description="a local weight file for that backbone")
+    guidance: Literal["none", "all", "patch", "class"] = "class"
+    guided_blocks: int | None = Field(None, ge=0, description="L_m; none = from block 3 on, as in the paper")
+    mask_threshold: float = Field(0.5, ge=0, le=1, description="share of a patch that the mask must cover")
+    keep_thin: bool = Field(True, description="lower that threshold for defects too thin to reach it")
+    input_size: int = Field(224, ge=16, le=2048)
+
+
+class FeatureConfig(Section):
+    """Which numbers describe a region; used alike by clustering, heads, report and prediction."""
+
+    class_token: float = Field(0.0, ge=0, description="weight of the mask-guided class token")
+    patches: float = Field(1.0, ge=0, description="weight of the patch tokens averaged under the mask")
+    context: float = Field(0.5, ge=0, description="weight of the same, seen in the whole image")
+    surround: float = Field(0.5, ge=0, description="weight of that with the patches around it, in the whole image")
+    block: int | None = Field(None, ge=0, description="block of the patch tokens, from 0; none = the last but one")
+    views: int = Field(8, ge=1, le=8, description="flips and quarter turns that are averaged")
+    center: bool = Field(True, description="take the mean of the fitted regions off")
+
+    @model_validator(mode="after")
+    def _something(self) -> FeatureConfig:
+        if not self.weights():
+            raise ValueError("at least one of class_token, patches, context and surround must have a weight above 0")
+        return self
+
+    def weights(self) -> dict[str, float]:
+        """The parts in use, in the order in which they are joined."""
+        parts = ("class_token", "patches", "context", "surround")
+        return {name: getattr(self, name) for name in parts if getattr(self, name) > 0}
+
+
+class LearnConfig(Section):
+    """How the network learns."""
+
+    start: Literal["clusters", "random"] = Field("clusters", description="where the heads begin")
+    train_last_block: bool = Field(False, description="train the last block too; needs class_token")
+    views: Literal["bank", "fresh", "auto"] = Field(
+        "auto", description="random views for the last block's training; auto: bank on CPU, fresh on a GPU"
+    )
+    bank_views: int = Field(8, ge=2, le=256, description="V, random views kept for each crop")
+    normal: Literal["gate", "class"] = Field(
+        "gate", description="false alarms: left out by their score, or learned as the first class"
+    )
+    epochs: int = Field(30, ge=0)
+    batch_size: int = Field(32, ge=2)
+    learning_rate: float = Field(0.1, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-5, ge=0)
+    n_heads: int = Field(4, ge=1, le=64)
+    supervised_weight: float = Field(0.3, ge=0, le=1, description="λ")
+    entropy_weight: float = Field(0.5, ge=0, description="μ")
+    contrastive_weight: float = Field(0.0, ge=0, description="of both contrastive losses; 0 where only heads learn")
+    contrastive_temperature: float = Field(1.0, gt=0)
+    supervised_temperature: float = Field(0.07, gt=0)
+    student_temperature: float = Field(0.1, gt=0)
+    teacher_temperature: tuple[float, float] = Field((0.07, 0.04), description="first and last τ_t")
+    teacher_epochs: int = Field(40, ge=0)
+    teacher_step: int = Field(4, ge=1)
+    correction_threshold: float = Field(0.5, ge=-1, le=1, description="pseudo-label correction; −1 = off")
+
+
+class MergeConfig(Section):
+    """Region classes → image classes."""
+
+    how: Literal["area", "average", "score"] = "area"
+    temperature: float | None = Field(None, gt=0, description="τ_α in pixels; none = a tenth of the longer side")
+
+
+class Config(Section):
+    """All settings of a run."""
+
+    n_classes: int | None = Field(None, ge=1, description="classes to find, normal counted")
+    has_normal: bool = Field(True, description="whether images without a defect are expected")
+    preset: Preset = "fast"
+    random_state: int = Field(0, ge=0)
+    device: str = Field("auto", description="auto, cpu, cuda, mps, …")
+    batch_size: int = Field(16, ge=1, description="pictures in one pass of the frozen trunk")
+    binarize: BinarizeConfig = BinarizeConfig()
+    crop: CropConfig = CropConfig()
+    model: ModelConfig = ModelConfig()
+    features: FeatureConfig = FeatureConfig()
+    learn: LearnConfig = LearnConfig()
+    merge: MergeConfig = MergeConfig()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        if self.crop.size < self.model.input_size:
+            raise ValueError(
+                f"crop.size ({self.crop.size}) must be at least model.input_size ({self.model.input_size})"
+            )
+        if self.learn.train_last_block and not self.features.class_token:
+            raise ValueError("learn.train_last_block needs features.class_token above 0")
+        if self.n_classes is not None and self.has_normal and self.n_classes < 2:
+            raise ValueError("n_classes counts the normal class, so it must be at least 2 (or set has_normal to false)")
+        return self
+
+    def to_yaml(self) -> str:
+        """The whole configuration, readable and loadable again."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+# What the paper's own run differs in from our default.
+PRESETS: dict[str, dict[str, Any]] = {
+    "fast": {},
+    "paper": {
+        "crop": {"size": 256},
+        "model": {"keep_thin": False},
+        "features": {
+            "class_token": 1.0,
+            "patches": 0.0,
+            "context": 0.0,
+            "surround": 0.0,
+            "views": 1,
+            "center": False,
+        },
+        "learn": {
+            "start": "random",
+            "normal": "class",
+            "train_last_block": True,
+            "views": "auto",
+            "epochs": 50,
+            "learning_rate": 0.003,
+            "entropy_weight": 4.0,
+            "contrastive_weight": 1.0,
+            "n_heads": 4,
+        },
+        "merge": {"temperature": 100.0},
+    },
+}
+
+
+def make_config(*layers: Mapping[str, Any], preset: str | None = None) -> Config:
+    """Settings from a preset and any number of nested dictionaries, later ones winning.
+
+    Examples
+    --------
+    >>> make_config({"learn": {"epochs": 5}}, preset="paper").learn.epochs
+    5
+    """
+    chosen = preset or next((layer["preset"] for layer in reversed(layers) if layer.get("preset")), "fast")
+    if chosen not in PRESETS:
+        raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, but got {chosen!r}.")
+    try:
+        return Config.model_validate(merge_layers(PRESETS[chosen], *layers, {"preset": chosen}))
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()]
+        raise SettingsError("; ".join(lines)) from error
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Settings of a YAML file as a nested dictionary."""
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{path}: cannot be read as a YAML file of settings ({error}).") from error
+    if settings is not None and not isinstance(settings, dict):
+        raise SettingsError(f"{path}: expected settings as `name: value`, but got {type(settings).__name__}.")
+    return settings or {}
+
+
+def parse_setting(text: str) -> dict[str, Any]:
+    """`learn.epochs=5` as a nested dictionary, the value read as YAML.
+
+    Examples
+    --------
+    >>> parse_setting("learn.epochs=5")
+    {'learn': {'epochs': 5}}
+    """
+    name, sign, value = text.partition("=")
+    if not sign or not name.strip():
+        raise SettingsError(f"a setting must look like learn.epochs=5, but got {text!r}.")
+    try:
+        nested: Any = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{name}: {value!r} is no value ({error}).") from error
+    for key in reversed(name.strip().split(".")):
+        nested = {key: nested}
+    result: dict[str, Any] = nested
+    return result
+
+
+def merge_layers(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dictionaries laid over each other, later ones winning.
+
+    Examples
+    --------
+    >>> merge_layers({"learn": {"epochs": 5, "n_heads": 2}}, {"learn": {"epochs": 7}})
+    {'learn': {'epochs': 7, 'n_heads': 2}}
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = merge_layers(merged[key], value) if both else value
+    return merged

@@ -1,0 +1,219 @@
+"""From regions to classes: features, a start from their clusters, training, and probabilities of any region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..config import Config
+from ..model.backbone import MaskGuidedViT
+from .bank import BankViews, CropReader, FreshViews, VectorViews, Views, fill_bank, open_bank
+from .cluster import centres, check_enough, kmeans
+from .features import FeatureSpace
+from .network import RegionNet
+from .trainer import train
+
+Parts = Mapping[str, npt.NDArray[np.floating]]
+
+
+@dataclass(frozen=True)
+class RegionSet:
+    """Regions to learn from.
+
+    parts : part name → (R, V, C) features of the frozen network
+    scores : (R,) float32 crop scores
+    crops : reads one crop and its mask; only used when the last block is trained
+    labels : (R,) int base class of each region, or None for regions to be discovered
+    """
+
+    parts: Parts
+    scores: npt.NDArray[np.float32]
+    crops: CropReader
+    labels: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+@dataclass
+class Classifier:
+    """Region features → novel classes.
+
+    Attributes
+    ----------
+    space : how parts are joined
+    weight : (C, D) unit vectors of the chosen head, base classes first
+    n_base : number of base classes
+    last_block : trained tensors of the last block and norm, empty where they stayed frozen
+    history : one row an epoch
+    """
+
+    space: FeatureSpace
+    weight: npt.NDArray[np.float32]
+    n_base: int = 0
+    temperature: float = 0.1
+    last_block: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.weight) - self.n_base
+
+    def cosines(self, parts: Parts) -> npt.NDArray[np.float32]:
+        """Likeness of regions and classes: name → (R, V, C) gives (R, n_base + K), base classes first."""
+        return self.space.transform(parts) @ self.weight.T
+
+    def renumber(self, order: npt.NDArray[np.int64]) -> None:
+        """Put the novel classes into another order: the new class k is the old class order[k]."""
+        self.weight = np.concatenate([self.weight[: self.n_base], self.weight[self.n_base :][order]])
+
+    def install(self, vit: MaskGuidedViT) -> None:
+        """Put the trained last block, if there is one, into a backbone."""
+        if self.last_block:
+            state = {name: torch.from_numpy(value) for name, value in self.last_block.items()}
+            _last(vit).load_state_dict(state)
+
+    def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
+        """All numbers of the classifier, named, for one safetensors file."""
+        return {
+            "weight": self.weight,
+            **{f"mean.{name}": np.asarray(mean, np.float32) for name, mean in self.space.means.items()},
+            **{f"last.{name}": value for name, value in self.last_block.items()},
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """What else is needed to build it again."""
+        return {"weights": self.space.weights, "n_base": self.n_base, "temperature": self.temperature}
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, npt.NDArray[np.float32]], settings: Mapping[str, Any]) -> Classifier:
+        """The inverse of `tensors` and `settings`."""
+
+        def group(prefix: str) -> dict[str, npt.NDArray[np.float32]]:
+            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+        space = FeatureSpace(settings["weights"], group("mean."))
+        return cls(space, tensors["weight"], settings["n_base"], settings["temperature"], group("last."))
+
+
+def fit_classifier(
+    novel: RegionSet,
+    base: RegionSet | None,
+    n_classes: int,
+    config: Config,
+    vit: MaskGuidedViT,
+    *,
+    workspace: Path,
+    normal: int | None = None,
+    on_view: Callable[[int], None] | None = None,
+    on_epoch: Callable[[dict[str, float]], None] | None = None,
+) -> Classifier:
+    """Discover `n_classes` classes among the novel regions.
+
+    Parameters
+    ----------
+    normal : which of the novel classes is the normal one (for pseudo-label correction), None for none
+    workspace : folder for a view bank
+    """
+    check_enough(len(novel), n_classes)
+    learn = config.learn
+    device = next(vit.parameters()).device
+    sets = [novel] if base is None else [novel, base]
+    n_base = 0 if base is None or base.labels is None else int(base.labels.max()) + 1
+    labels = np.concatenate([np.full(len(s), -1) if s.labels is None else s.labels for s in sets])
+    scores = np.concatenate([s.scores for s in sets])
+
+    space = FeatureSpace(config.features.weights())
+    # A trained class token comes from tokens in every step; only the other parts stay as they are.
+    frozen = [name for name in space.weights if not (name == "class_token" and learn.train_last_block)]
+    space.fit({name: novel.parts[name] for name in frozen}, center=config.features.center)
+    joined = [space.join({name: s.parts[name] for name in frozen}).astype(np.float16) for s in sets if frozen]
+    vectors = np.concatenate(joined) if joined else None
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.random_state)
+        net = RegionNet(
+            vit.width * len(space.weights), n_base + n_classes, learn.n_heads,
+            vit=vit if learn.train_last_block else None, class_weight=config.features.class_token,
+            contrastive=learn.contrastive_weight > 0,
+        ).to(device)  # fmt: skip
+    if learn.start == "clusters":
+        _start_from_clusters(net, space, novel, base, n_classes, config.random_state, normal)
+
+    result = train(
+        net, _views(sets, vectors, config, vit, workspace, on_view), labels, scores, learn, n_base=n_base,
+        normal=None if normal is None else n_base + normal, seed=config.random_state, on_epoch=on_epoch,
+    )  # fmt: skip
+    weight = net.heads.weight[result.best_head].detach().cpu().numpy()
+    last_block = {}
+    if learn.train_last_block:
+        last_block = {name: value.detach().cpu().numpy() for name, value in net.last.state_dict().items()}
+        net.last.requires_grad_(False)
+    return Classifier(space, weight, n_base, learn.student_temperature, last_block, result.history)
+
+
+def _start_from_clusters(
+    net: RegionNet, space: FeatureSpace, novel: RegionSet, base: RegionSet | None, n_classes: int, seed: int,
+    normal: int | None,
+) -> None:  # fmt: skip
+    """Point each head at the clusters of one k-means run of its own, and at the means of the base classes."""
+    features = space.transform(novel.parts)
+    known = np.empty((0, features.shape[1]), np.float32)
+    if base is not None and base.labels is not None:
+        known = centres(space.transform(base.parts), base.labels, int(base.labels.max()) + 1)
+    for head in range(len(net.heads.directions)):
+        labels = kmeans(features, n_classes, seed=seed * 1000 + head)
+        if normal is not None:
+            labels = _weakest_first(labels, novel.scores, n_classes, normal)
+        start = np.concatenate([known, centres(features, labels, n_classes)])
+        net.heads.start_from(head, torch.from_numpy(start).to(net.heads.directions.device))
+
+
+def _weakest_first(
+    labels: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], n_classes: int, normal: int
+) -> npt.NDArray[np.int64]:
+    """Swap numbers so that the cluster with the lowest mean score, most likely false alarms, is the normal class."""
+    means = [scores[labels == k].mean() if (labels == k).any() else np.inf for k in range(n_classes)]
+    weakest = int(np.argmin(means))
+    swap = np.arange(n_classes)
+    swap[[normal, weakest]] = [weakest, normal]
+    return swap[labels]
+
+
+def _views(
+    sets: list[RegionSet],
+    vectors: npt.NDArray[np.float16] | None,
+    config: Config,
+    vit: MaskGuidedViT,
+    workspace: Path,
+    on_view: Callable[[int], None] | None,
+) -> Views:
+    device = next(vit.parameters()).device
+    if not config.learn.train_last_block:
+        assert vectors is not None
+        return VectorViews(vectors, device)
+    count = sum(len(s) for s in sets)
+    size = vit.fit_size(config.model.input_size)
+
+    def crops(index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+        first = len(sets[0])
+        return sets[0].crops(index) if index < first else sets[1].crops(index - first)
+
+    if config.learn.views == "fresh" or (config.learn.views == "auto" and device.type != "cpu"):
+        return FreshViews(vit, crops, count, size, vectors)
+    bank = workspace / "bank.partial"
+    fill_bank(
+        bank, vit, crops, count, n_views=config.learn.bank_views, input_size=size, batch_size=config.batch_size,
+        seed=[config.random_state], on_region=on_view,
+    )  # fmt: skip
+    return BankViews(*open_bank(bank), device, vectors)
+
+
+def _last(vit: MaskGuidedViT) -> torch.nn.ModuleDict:
+    return torch.nn.ModuleDict({"block": vit.vit.blocks[-1], "norm": vit.vit.norm})

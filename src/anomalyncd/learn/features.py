@@ -1,0 +1,199 @@
+"""What describes a region: the one place where tokens become numbers for clustering, heads, report and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..config import FeatureConfig
+from ..model.backbone import MaskGuidedViT
+
+Floats = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class CropBatch:
+    """Regions as pictures.
+
+    crops : (R, S, S, 3) uint8, and masks : (R, S, S) bool
+    contexts : (I, T, T, 3) uint8, the whole images, and context_masks : (R, T, T) float32 0 … 1, the region in its image
+    image_of : (R,) int, the row of `contexts` that a region lies in
+    """
+
+    crops: npt.NDArray[np.uint8]
+    masks: npt.NDArray[np.bool_]
+    contexts: npt.NDArray[np.uint8]
+    context_masks: npt.NDArray[np.float32]
+    image_of: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.crops)
+
+
+class RegionEncoder:
+    """Frozen trunk: pictures of regions → a unit vector for each wanted part and view.
+
+    Parameters
+    ----------
+    vit : the mask-guided backbone
+    config : which parts are wanted, from which block
+    input_size : side of the network's input in pixels, rounded to whole patches
+    batch_size : pictures in one pass
+    """
+
+    def __init__(self, vit: MaskGuidedViT, config: FeatureConfig, *, input_size: int, batch_size: int = 16) -> None:
+        self.vit = vit
+        self.config = config
+        self.input_size = vit.fit_size(input_size)
+        self.batch_size = batch_size
+        last = vit.n_blocks - 2  # the last block is the one that may be trained, so patches are taken before it
+        self.block = last if config.block is None else min(config.block, last)
+        self.device = next(vit.parameters()).device
+
+    @torch.inference_mode()
+    def encode(self, batch: CropBatch) -> dict[str, npt.NDArray[np.float16]]:
+        """Each wanted part of each region in each dihedral view: name → (R, V, C) float16 unit vectors."""
+        views: list[dict[str, Tensor]] = []
+        for view in range(self.config.views):
+            parts: dict[str, Tensor] = {}
+            if self.config.class_token or self.config.patches:
+                parts |= self._crop_parts(batch.crops, batch.masks, view)
+            if self.config.context or self.config.surround:
+                parts |= self._image_parts(batch, view)
+            views.append(parts)
+        return _stacked(views)
+
+    @torch.inference_mode()
+    def encode_crops(
+        self, crops: npt.NDArray[np.uint8], masks: npt.NDArray[np.bool_]
+    ) -> dict[str, npt.NDArray[np.float16]]:
+        """As `encode`, for the parts that need the crops only."""
+        views = [self._crop_parts(crops, masks, view) for view in range(self.config.views)]
+        return _stacked(views)
+
+    def _crop_parts(
+        self, crops: npt.NDArray[np.uint8], all_masks: npt.NDArray[np.bool_], view: int
+    ) -> dict[str, Tensor]:
+        found: dict[str, list[Tensor]] = {}
+        for start in range(0, len(crops), self.batch_size):
+            chunk = slice(start, start + self.batch_size)
+            images = centre(to_tensor(crops[chunk], self.device), self.input_size)
+            masks = centre(torch.from_numpy(all_masks[chunk]).to(self.device), self.input_size)
+            images, masks = dihedral(images, view), dihedral(masks, view)
+            if self.config.class_token:
+                out = self.vit.trunk(images, masks, taps=(self.block,))
+                found.setdefault("class_token", []).append(self.vit.class_token(out.tokens, out.keep))
+                patches, keep = out.taps[self.block], out.keep
+            else:  # fewer blocks, and without guidance, which is there for the class token's sake
+                patches, keep = self.vit.patch_tokens(images, self.block), self.vit.pool(masks)
+            if self.config.patches:
+                found.setdefault("patches", []).append(masked_mean(patches, keep))
+        return {name: torch.cat(values) for name, values in found.items()}
+
+    def _image_parts(self, batch: CropBatch, view: int) -> dict[str, Tensor]:
+        """The region and its surround as seen in the whole image; one pass for an image serves all its regions."""
+        found: dict[str, list[Tensor]] = {}
+        for start in range(0, len(batch.contexts), self.batch_size):
+            images = to_tensor(batch.contexts[start : start + self.batch_size], self.device)
+            rows = np.flatnonzero((batch.image_of >= start) & (batch.image_of < start + self.batch_size))
+            masks = dihedral(torch.from_numpy(batch.context_masks[rows]).to(self.device), view)
+            tokens = self.vit.patch_tokens(dihedral(images, view), self.block)
+            tokens = tokens[torch.from_numpy(batch.image_of[rows] - start).to(self.device)]
+            keep = self.vit.pool(masks)
+            if self.config.context:
+                found.setdefault("context", []).append(masked_mean(tokens, keep))
+            if self.config.surround:
+                grid = (masks.shape[-2] // self.vit.patch_size[0], masks.shape[-1] // self.vit.patch_size[1])
+                found.setdefault("surround", []).append(masked_mean(tokens, dilate(keep, grid)))
+        return {name: torch.cat(values) for name, values in found.items()}
+
+
+class FeatureSpace:
+    """Parts → one vector a region: views averaged, the fitted mean taken off, parts weighted and joined.
+
+    Attributes
+    ----------
+    weights : part name → weight
+    means : part name → (C,) float32, mean of the fitted regions (zeros where nothing is taken off)
+
+    Examples
+    --------
+    >>> space = FeatureSpace({"patches": 1.0}).fit({"patches": np.eye(3, dtype=np.float32)[:, None]})
+    >>> space.transform({"patches": np.eye(3, dtype=np.float32)[:, None]}).shape
+    (3, 3)
+    """
+
+    def __init__(self, weights: Mapping[str, float], means: Mapping[str, Floats] | None = None) -> None:
+        self.weights = dict(weights)
+        self.means = dict(means or {})
+
+    def fit(self, parts: Mapping[str, Floats], *, center: bool = True) -> FeatureSpace:
+        """Learn the means. parts: name → (R, V, C)."""
+        for name, values in parts.items():
+            mean = values.astype(np.float32).mean(axis=1).mean(axis=0)
+            self.means[name] = mean if center and len(values) > 1 else np.zeros_like(mean)
+        return self
+
+    def transform(self, parts: Mapping[str, Floats]) -> npt.NDArray[np.float32]:
+        """One unit vector a region, over all its views: name → (R, V, C) gives (R, D), D = sum of C over the parts."""
+        averaged = {name: parts[name].astype(np.float32).mean(axis=1) for name in self.weights}
+        return unit(self.join(averaged))
+
+    def join(self, parts: Mapping[str, Floats]) -> npt.NDArray[np.float32]:
+        """Weighted parts side by side: name → (…, C) gives (…, D); not scaled to length 1."""
+        joined = [
+            weight * unit(parts[name].astype(np.float32) - self.means.get(name, np.float32(0)))
+            for name, weight in self.weights.items()
+            if name in parts
+        ]
+        return np.concatenate(joined, axis=-1)
+
+
+def _stacked(views: list[dict[str, Tensor]]) -> dict[str, npt.NDArray[np.float16]]:
+    """One dictionary a view, name → (R, C), as name → (R, V, C) unit vectors."""
+    return {
+        name: torch.stack([F.normalize(view[name], dim=-1) for view in views], dim=1).half().cpu().numpy()
+        for name in views[0]
+    }
+
+
+def unit(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Scale the last axis to length 1; a zero vector stays zero."""
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    out: npt.NDArray[np.float32] = np.divide(x, length, out=np.zeros_like(x), where=length > 0)
+    return out
+
+
+def masked_mean(tokens: Tensor, keep: Tensor) -> Tensor:
+    """Mean of the kept tokens: (B, P, C) and (B, P) bool → (B, C); the mean of all where none is kept."""
+    weight = torch.where(keep.any(dim=1, keepdim=True), keep, torch.ones_like(keep)).to(tokens.dtype)
+    return torch.einsum("bp,bpc->bc", weight / weight.sum(dim=1, keepdim=True), tokens)
+
+
+def dilate(keep: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Kept patches and their eight neighbours: (B, P) bool → (B, P) bool."""
+    wide = F.max_pool2d(keep.float().view(-1, 1, *grid), kernel_size=3, stride=1, padding=1)
+    return wide.flatten(1) > 0
+
+
+def to_tensor(images: npt.NDArray[np.uint8], device: torch.device) -> Tensor:
+    """(B, H, W, 3) uint8 → (B, 3, H, W) uint8."""
+    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).to(device)
+
+
+def centre(x: Tensor, size: int) -> Tensor:
+    """The centre square of the last two axes; all of it where it has that size already."""
+    top, left = (x.shape[-2] - size) // 2, (x.shape[-1] - size) // 2
+    return x[..., top : top + size, left : left + size]
+
+
+def dihedral(x: Tensor, index: int) -> Tensor:
+    """One of the eight flips and quarter turns of the last two axes; 0 leaves it as it is."""
+    turned = torch.rot90(x, index % 4, (-2, -1))
+    return turned.flip(-1) if index >= 4 else turned

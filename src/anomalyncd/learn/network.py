@@ -1,0 +1,74 @@
+"""The part that learns: the last block (if wanted), the projector and the heads, on top of what is frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..model.backbone import MaskGuidedViT
+from ..model.heads import PrototypeHeads, make_projector
+
+
+@dataclass(frozen=True)
+class ViewBatch:
+    """One view of each of B regions, as the frozen part left it.
+
+    vectors : (B, D) frozen features, or None
+    tokens : (B, N, C) tokens that enter the last block, and keep : (B, P) bool; both None when it is not trained
+    """
+
+    vectors: Tensor | None
+    tokens: Tensor | None = None
+    keep: Tensor | None = None
+
+
+class RegionNet(nn.Module):
+    """Features of a region → class cosines of every head, and a projection for the contrastive losses.
+
+    Parameters
+    ----------
+    width : dimension of the joined features
+    n_outputs : base classes followed by novel classes
+    n_heads : independent classifiers, of which the best is used
+    vit : given only when its last block is trained; its block and norm become part of this network
+    class_weight : weight of the trained class token beside the frozen vectors
+    contrastive : whether to have a projector; of no use where nothing below the heads is trained
+    """
+
+    def __init__(
+        self,
+        width: int,
+        n_outputs: int,
+        n_heads: int,
+        *,
+        vit: MaskGuidedViT | None = None,
+        class_weight: float = 1.0,
+        contrastive: bool = True,
+    ) -> None:
+        super().__init__()
+        self.heads = PrototypeHeads(width, n_outputs, n_heads)
+        self.projector = make_projector(width) if contrastive else None
+        self.class_weight = class_weight
+        self._vit = [vit] if vit is not None else []  # in a list, so that the frozen trunk is no part of this module
+        if vit is not None:
+            self.last = nn.ModuleDict({"block": vit.vit.blocks[-1], "norm": vit.vit.norm})
+            self.last.requires_grad_(True)
+
+    def features(self, batch: ViewBatch) -> Tensor:
+        """(B, D) unit vectors."""
+        parts = []
+        if self._vit:
+            assert batch.tokens is not None and batch.keep is not None
+            token = self._vit[0].class_token(batch.tokens.float(), batch.keep)
+            parts.append(self.class_weight * F.normalize(token, dim=-1))
+        if batch.vectors is not None:
+            parts.append(batch.vectors)
+        return F.normalize(torch.cat(parts, dim=-1), dim=-1)
+
+    def forward(self, batch: ViewBatch) -> tuple[Tensor, Tensor]:
+        """Cosines (M, B, C), and projections (B, 256) or, without a projector, the features themselves (B, D)."""
+        features = self.features(batch)
+        return self.heads(features), features if self.projector is None else self.projector(features)
