@@ -1,0 +1,176 @@
+"""What all binarizers share: the result, the checks of a map, and the value range fitted on a set of maps."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from anomalyncd.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+@dataclass(frozen=True, eq=False)
+class BinarizeResult:
+    """A binarized anomaly map.
+
+    Attributes:
+        mask: (H, W) bool, True on anomalous regions.
+        threshold: the threshold used, in the map's own units; nan when there is no region.
+        n_regions: number of 8-connected regions of `mask`.
+        counts: (n_thresholds,) int32, number of regions at every threshold tried, high → low threshold.
+    """
+
+    mask: npt.NDArray[np.bool_]
+    threshold: float
+    n_regions: int
+    counts: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class MapStatistics:
+    """What one pass over the fitting maps collects (finite values only)."""
+
+    smallest: float
+    smallest_maximum: float
+    largest: float
+
+
+class Binarizer(ABC):
+    """Anomaly maps → masks. `fit` learns the value range of a set of maps; later maps are treated alike.
+
+    Attributes:
+        low_, high_: the fitted range, in the maps' own units.
+    """
+
+    low_: float
+    high_: float
+
+    @abstractmethod
+    def binarize(self, anomaly_map: npt.ArrayLike) -> BinarizeResult:
+        """(H, W) map of any real dtype → mask, threshold and number of regions."""
+
+    @abstractmethod
+    def _range(self, statistics: MapStatistics) -> tuple[float, float]:
+        """The range (low, high) for maps with these statistics."""
+
+    def fit(self, maps: Iterable[npt.ArrayLike]) -> Self:
+        """Learn the range in one pass. maps: (H, W) arrays of any real dtype and size, or a generator."""
+        self.low_, self.high_ = self._range(_collect_statistics(maps))
+        return self
+
+    def normalize(self, anomaly_map: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """(H, W) map → (H, W) float32 in 0 … 1: low_ becomes 0 and high_ becomes 1, clipped."""
+        return self._normalize(self._checked(anomaly_map))
+
+    def get_state(self) -> dict[str, float]:
+        """What `fit` learned, as plain numbers for storing with a model."""
+        self._check_fitted()
+        return {"low": self.low_, "high": self.high_}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, float], **settings: object) -> Self:
+        """A fitted binarizer from `get_state()` and the constructor's settings."""
+        binarizer = cls(**settings)
+        binarizer.low_, binarizer.high_ = float(state["low"]), float(state["high"])
+        return binarizer
+
+    def _normalize(self, finite_map: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if not self.low_ < self.high_:
+            return np.zeros_like(finite_map)
+        # The range of two float32 may exceed float32.
+        scaled = (finite_map.astype(np.float64) - self.low_) / (self.high_ - self.low_)
+        return np.clip(scaled, 0, 1).astype(np.float32)
+
+    def _checked(self, anomaly_map: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """The map as C-contiguous float32, its non-finite pixels replaced by the lowest float32."""
+        self._check_fitted()
+        values = as_float_map(anomaly_map)
+        finite = np.isfinite(values)
+        if finite.all():
+            return values
+        warn_not_finite(values, stacklevel=4)
+        return np.where(finite, values, np.finfo(np.float32).min)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "high_"):
+            raise DataError(f"{type(self).__name__} has no value range yet. Call fit(maps) first.")
+
+
+def as_float_map(anomaly_map: npt.ArrayLike, name: str = "anomaly map") -> npt.NDArray[np.float32]:
+    """Any real 2-D, non-empty array → C-contiguous (H, W) float32; values beyond float32 become infinite.
+
+    Examples:
+        >>> as_float_map([[0, 1], [2, 3]]).dtype
+        dtype('float32')
+    """
+    array = np.asarray(anomaly_map)
+    if array.ndim != 2 or array.size == 0:
+        raise DataError(f"{name}: expected a non-empty 2-D array (H, W), but got shape {array.shape}.")
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{name}: expected real numbers, but got dtype {array.dtype}.")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def warn_not_finite(values: npt.NDArray[np.float32], stacklevel: int) -> None:
+    """Tell the user how much of a map is unusable."""
+    n_bad = np.count_nonzero(~np.isfinite(values))
+    warnings.warn(
+        f"{n_bad} of {values.size} pixels of the anomaly map are NaN or infinite; they count as not anomalous.",
+        stacklevel=stacklevel,
+    )
+
+
+def threshold_once(scaled: npt.NDArray[np.float32], level: float, threshold: float, erosion: int) -> BinarizeResult:
+    """The result of one threshold: scaled > level, eroded. `threshold` is `level` in the map's own units."""
+    eroded = (scaled > level).astype(np.uint8)
+    if erosion > 1:
+        eroded = cast("npt.NDArray[np.uint8]", cv2.erode(eroded, np.ones((erosion, erosion), np.uint8)))
+    n_regions = cv2.connectedComponents(eroded, connectivity=8)[0] - 1
+    counts = np.array([n_regions], dtype=np.int32)
+    return BinarizeResult(eroded.astype(bool), threshold if n_regions else math.nan, n_regions, counts)
+
+
+def check_whole_number(name: str, value: object, smallest: int, largest: int | None = None) -> None:
+    """Raise `SettingsError` unless value is an integer in smallest … largest."""
+    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_integer or value < smallest or (largest is not None and value > largest):  # type: ignore[operator]
+        expected = f"at least {smallest}" if largest is None else f"in {smallest} … {largest}"
+        raise SettingsError(f"{name} must be a whole number {expected}, but got {value!r}.")
+
+
+def _collect_statistics(maps: Iterable[npt.ArrayLike]) -> MapStatistics:
+    smallest, smallest_maximum, largest = math.inf, math.inf, -math.inf
+    n_maps = n_bad_maps = n_bad_pixels = 0
+    for n_maps, anomaly_map in enumerate(maps, start=1):
+        values = as_float_map(anomaly_map, f"anomaly map {n_maps - 1}")
+        low, high = float(values.min()), float(values.max())
+        if not (math.isfinite(low) and math.isfinite(high)):
+            finite = values[np.isfinite(values)]
+            n_bad_maps, n_bad_pixels = n_bad_maps + 1, n_bad_pixels + values.size - finite.size
+            if finite.size == 0:
+                continue
+            low, high = float(finite.min()), float(finite.max())
+        smallest = min(smallest, low)
+        smallest_maximum = min(smallest_maximum, high)
+        largest = max(largest, high)
+    if n_maps == 0:
+        raise DataError("Expected at least one anomaly map to fit the value range, but got none.")
+    if largest == -math.inf:
+        raise DataError(f"None of the {n_maps} anomaly maps has a finite value. Check the detector's output.")
+    if n_bad_maps:
+        warnings.warn(
+            f"{n_bad_pixels} pixels of {n_bad_maps} of {n_maps} anomaly maps are NaN or infinite; they are left out.",
+            stacklevel=4,
+        )
+    return MapStatistics(smallest, smallest_maximum, largest)

@@ -1,0 +1,70 @@
+"""Otsu, fixed thresholds, and the choice of a binarizer by name."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from anomalyncd.binarize import FixedThreshold, MEBin, Otsu, make_binarizer
+from anomalyncd.errors import SettingsError
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_otsu_agrees_with_opencv(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    grey = np.where(rng.random((50, 60)) < 0.2, rng.normal(180, 20, (50, 60)), rng.normal(70, 25, (50, 60)))
+    grey = np.clip(grey, 0, 255).astype(np.uint8)
+    threshold, mask = cv2.threshold(grey, 0, 1, cv2.THRESH_BINARY | cv2.THRESH_OTSU)
+    # Grey value g lies in the middle of bin g of the range 0 … 256.
+    binarizer = Otsu.from_state({"low": 0.0, "high": 256.0})
+    result = binarizer.binarize(grey + 0.5)
+    np.testing.assert_array_equal(result.mask, mask.astype(bool))
+    assert result.threshold == threshold + 1
+    assert result.counts.tolist() == [result.n_regions]
+    assert result.n_regions == cv2.connectedComponents(mask)[0] - 1
+
+
+def test_otsu_uses_the_range_of_all_maps() -> None:
+    maps = [np.array([[0.0, 1.0, 100.0]]), np.array([[-50.0, 50.0]])]
+    assert Otsu().fit(maps).get_state() == {"low": -50.0, "high": 100.0}
+
+
+def test_constant_map_has_no_region() -> None:
+    for binarizer in (Otsu(), FixedThreshold()):
+        result = binarizer.fit([np.ones((4, 4))]).binarize(np.ones((4, 4)))
+        assert result.n_regions == 0 and not result.mask.any() and np.isnan(result.threshold)
+    assert Otsu().fit([np.eye(4)]).binarize(np.full((4, 4), 0.3)).n_regions == 0
+
+
+def test_fixed_threshold_in_the_maps_units_and_erosion() -> None:
+    anomaly_map = np.full((20, 20), 10.0)
+    anomaly_map[2:10, 2:10] = 30
+    anomaly_map[15, 15] = 30
+    anomaly_map[0, 0] = 25  # exactly at the threshold: not above
+    plain = FixedThreshold(0.75).fit([anomaly_map]).binarize(anomaly_map)
+    assert (plain.n_regions, plain.threshold, plain.mask.sum()) == (2, 25.0, 65)
+    eroded = FixedThreshold(0.75, erosion=3).fit([anomaly_map]).binarize(anomaly_map)
+    assert (eroded.n_regions, eroded.mask.sum()) == (1, 36)
+
+
+def test_not_finite_pixels_are_background() -> None:
+    anomaly_map = np.array([[0.0, 1.0, np.inf, np.nan]])
+    for binarizer in (Otsu(), FixedThreshold()):
+        with pytest.warns(UserWarning, match="2 pixels"):
+            binarizer.fit([anomaly_map])
+        with pytest.warns(UserWarning, match="2 of 4"):
+            assert binarizer.binarize(anomaly_map).mask.tolist() == [[False, True, False, False]]
+
+
+def test_by_name() -> None:
+    assert isinstance(make_binarizer("mebin", rule="most_frequent"), MEBin)
+    assert isinstance(make_binarizer("otsu"), Otsu)
+    binarizer = make_binarizer("fixed", threshold=0.7)
+    assert isinstance(binarizer, FixedThreshold) and binarizer.threshold == 0.7
+    with pytest.raises(SettingsError, match="mebin, otsu, fixed"):
+        make_binarizer("magic")
+    with pytest.raises(SettingsError, match="tau"):
+        make_binarizer("otsu", tau=3)
+    with pytest.raises(SettingsError, match="threshold"):
+        make_binarizer("fixed", threshold=1.5)
