@@ -1,0 +1,40 @@
+"""Which detections are false alarms: a threshold on image scores, found without labels, where the scores show one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+# Share of the variance that the best split explains: 2/π ≈ 0.64 for a bell curve and 0.75 for a flat one, so only well
+# above the latter do the scores speak of two kinds of images.
+LEAST_EXPLAINED = 0.8
+
+
+def false_alarm_threshold(scores: npt.ArrayLike) -> float:
+    """Otsu's threshold between normal and defective image scores, or 0 where the scores do not fall into two groups.
+
+    Parameters
+    ----------
+    scores : (N,) float, the largest value of each image's anomaly map
+
+    Examples
+    --------
+    >>> false_alarm_threshold([0.1, 0.12, 0.11, 0.9, 0.85]) > 0.12
+    True
+    >>> false_alarm_threshold(np.linspace(0, 1, 50))
+    0.0
+    """
+    ordered = np.sort(np.asarray(scores, dtype=np.float64))
+    ordered = ordered[np.isfinite(ordered)]
+    total = ordered.var() if len(ordered) else 0.0
+    if len(ordered) < 4 or total <= 0:
+        return 0.0
+    below = np.arange(1, len(ordered))  # sizes of the lower group
+    sums = np.cumsum(ordered)[:-1]
+    above = len(ordered) - below
+    gap = (ordered.sum() - sums) / above - sums / below
+    explained = below * above * gap**2 / len(ordered) ** 2 / total
+    best = int(np.argmax(explained))
+    if explained[best] <= LEAST_EXPLAINED:
+        return 0.0
+    return float((ordered[best] + ordered[best + 1]) / 2)

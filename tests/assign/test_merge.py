@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+from math import exp, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anomalyncd.assign import image_classes, merge_regions, novel_probabilities
+from anomalyncd.errors import DataError, SettingsError
+
+SIZES = [[100, 200], [300, 50], [64, 64]]
+
+
+def slow_merge(probabilities, image_index, n_images, areas, scores, image_sizes, how, temperature):
+    rows = []
+    for image in range(n_images):
+        regions = [r for r in range(len(image_index)) if image_index[r] == image]
+        tau = temperature or max(image_sizes[image]) / 10
+        if how == "area":
+            weights = [exp(sqrt(areas[r]) / tau) for r in regions]
+        elif how == "score" and any(scores[r] for r in regions):
+            weights = [scores[r] for r in regions]
+        else:
+            weights = [1.0 for _ in regions]
+        row = [0.0] * len(probabilities[0])
+        for region, weight in zip(regions, weights, strict=True):
+            for k, p in enumerate(probabilities[region]):
+                row[k] += weight / sum(weights) * p
+        rows.append(row)
+    return np.array(rows)
+
+
+@st.composite
+def regions(draw):
+    n = draw(st.integers(1, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    return {
+        "probabilities": rng.dirichlet(np.ones(4), size=n),
+        "image_index": np.array(draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))),
+        "areas": np.array(draw(st.lists(st.integers(0, 20_000), min_size=n, max_size=n))),
+        "scores": np.array(draw(st.lists(st.sampled_from([0.0, 0.01, 0.5, 1.0]), min_size=n, max_size=n))),
+    }
+
+
+@given(regions(), st.sampled_from(["area", "average", "score"]), st.sampled_from([None, 50.0, 100.0]))
+@settings(max_examples=150, deadline=None)
+def test_merge_equals_loop(data, how, temperature):
+    rest = {"n_images": 3, "image_sizes": SIZES, "how": how, "temperature": temperature}
+    merged = merge_regions(**data, **rest)
+    np.testing.assert_allclose(merged, slow_merge(**data, **rest), atol=1e-12)
+    has_region = np.isin(np.arange(3), data["image_index"])
+    np.testing.assert_allclose(merged.sum(axis=1), has_region, atol=1e-12)
+
+
+@given(regions(), st.sampled_from(["area", "average", "score"]), st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_order_of_regions_does_not_matter(data, how, random):
+    order = random.sample(range(len(data["areas"])), len(data["areas"]))
+    shuffled = {name: values[order] for name, values in data.items()}
+    rest = {"n_images": 3, "image_sizes": SIZES, "how": how}
+    np.testing.assert_allclose(merge_regions(**shuffled, **rest), merge_regions(**data, **rest), atol=1e-12)
+
+
+def merge_two(how="area", **changes):
+    given_ = {"areas": [900, 100], "scores": [0.2, 0.6], "image_sizes": [[50, 200]], "how": how} | changes
+    return merge_regions([[1.0, 0.0], [0.0, 1.0]], [0, 0], 1, **given_)[0].tolist()
+
+
+def test_merge_by_hand():
+    # √900 - √100 = 20 pixels: one temperature of a 200 px image apart, a fifth of the paper's 100
+    assert merge_two() == pytest.approx([1 / (1 + exp(-1)), 1 / (1 + exp(1))])
+    assert merge_two(temperature=100) == pytest.approx([1 / (1 + exp(-0.2)), 1 / (1 + exp(0.2))])
+    assert merge_two("average") == [0.5, 0.5]
+    assert merge_two("score") == pytest.approx([0.25, 0.75])
+    assert merge_two("score", scores=[0, 0]) == [0.5, 0.5]
+
+
+def test_relative_temperature_makes_the_image_scale_irrelevant():
+    larger = merge_two(areas=[900 * 49, 100 * 49], image_sizes=[[350, 1400]])
+    assert larger == pytest.approx(merge_two())
+
+
+@pytest.mark.parametrize("how", ["area", "average", "score"])
+def test_single_region_keeps_its_probabilities(how):
+    merged = merge_regions([[0.2, 0.3, 0.5]], [1], 2, areas=[0], scores=[0.4], image_sizes=[[9, 9], [8, 8]], how=how)
+    np.testing.assert_array_equal(merged, [[0, 0, 0], [0.2, 0.3, 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("how", "changes"),
+    [
+        ("area", {"areas": [1e18, 1.0]}),
+        ("area", {"areas": [1e300, 1.0], "temperature": 1e-250}),
+        ("score", {"scores": [1e308, 1e290]}),
+    ],
+)
+def test_huge_values_do_not_overflow(how, changes):
+    assert merge_two(how, **changes) == pytest.approx([1.0, 0.0], abs=1e-15)
+
+
+def test_huge_equal_values_share():
+    assert merge_two(areas=[1e300, 1e300]) == [0.5, 0.5]
+    assert merge_two("score", scores=[1.5e308, 1.5e308]) == [0.5, 0.5]
+    assert merge_two("score", scores=[5e-324, 5e-324]) == [0.5, 0.5]
+
+
+def test_no_region_at_all():
+    merged = merge_regions(np.empty((0, 3)), [], 2, areas=[], scores=[], image_sizes=[[8, 8], [8, 8]])
+    np.testing.assert_array_equal(merged, np.zeros((2, 3)))
+    assert image_classes([], [], [], 2) == [(), ()]
+    assert novel_probabilities(np.empty((0, 5)), n_base=2).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"how": "median"}, SettingsError, "area, average, score"),
+        ({"temperature": 0.0}, SettingsError, "positive"),
+        ({"temperature": float("nan")}, SettingsError, "positive"),
+        ({"areas": [4.0]}, DataError, "areas must have shape"),
+        ({"areas": [4.0, -1.0]}, DataError, "areas must not be negative"),
+        ({"how": "score", "scores": [0.5, float("nan")]}, DataError, "scores must be finite"),
+        ({"image_sizes": [[0, 0]]}, DataError, "positive"),
+        ({"image_sizes": [[8, 8], [8, 8]]}, DataError, "image_sizes must have shape"),
+    ],
+)
+def test_bad_merge_input(changes, error, message):
+    with pytest.raises(error, match=message):
+        merge_two(**changes)
+
+
+@pytest.mark.parametrize("image_index", [[0, 1], [-1, 0], [0], [0.0, 0.0], [[0, 0]]])
+def test_bad_image_index(image_index):
+    with pytest.raises(DataError, match="image_index must"):
+        merge_regions(np.eye(2), image_index, 1, areas=[1, 1], scores=[1, 1], image_sizes=[[8, 8]], how="average")
+    with pytest.raises(DataError, match="image_index must"):
+        image_classes([1, 2], [0.5, 0.5], image_index, 1)
+
+
+def test_novel_probabilities_by_hand_and_blind_to_base_logits():
+    logits = np.array([[5.0, -3.0, 0.0, 0.1, 0.2], [0.0, 0.0, 0.3, 0.3, 0.3]])
+    expected = [exp(0), exp(1), exp(2)]
+    result = novel_probabilities(logits, n_base=2)
+    np.testing.assert_allclose(result, [np.array(expected) / sum(expected), [1 / 3] * 3])
+    logits[:, :2] = [[1e6, -1e6], [7, 7]]
+    np.testing.assert_array_equal(novel_probabilities(logits, n_base=2), result)
+
+
+@given(
+    st.lists(st.lists(st.floats(-1e300, 1e300), min_size=4, max_size=4), min_size=1, max_size=5),
+    st.integers(0, 3),
+    st.sampled_from([1e-300, 0.04, 0.1, 1.0]),
+)
+@settings(max_examples=100, deadline=None)
+def test_novel_probabilities_are_probabilities(logits, n_base, temperature):
+    result = novel_probabilities(logits, n_base, temperature)
+    assert result.shape == (len(logits), 4 - n_base)
+    assert result.dtype == np.float64
+    assert (result >= 0).all()
+    np.testing.assert_allclose(result.sum(axis=1), 1)
+
+
+@given(st.lists(st.lists(st.floats(-3, 3), min_size=3, max_size=3), min_size=1, max_size=5))
+@settings(max_examples=50, deadline=None)
+def test_novel_probabilities_equal_loop(logits):
+    expected = [[exp(z / 0.1) / sum(exp(y / 0.1) for y in row[1:]) for z in row[1:]] for row in logits]
+    np.testing.assert_allclose(novel_probabilities(logits, n_base=1), expected, rtol=1e-9)
+
+
+def test_novel_probabilities_of_single_precision_logits_are_computed_in_double():
+    logits = np.array([[0.0, 1.0, -1.0]], dtype=np.float32)
+    np.testing.assert_array_equal(novel_probabilities(logits, 0), novel_probabilities(logits.astype(np.float64), 0))
+
+
+@pytest.mark.parametrize(
+    ("logits", "n_base", "temperature", "error"),
+    [
+        ([[0.0, 1.0]], 2, 0.1, DataError),
+        ([[0.0, 1.0]], -1, 0.1, DataError),
+        ([0.0, 1.0], 0, 0.1, DataError),
+        ([[0.0, float("nan")]], 0, 0.1, DataError),
+        ([[0.0, 1.0]], 0, 0.0, SettingsError),
+    ],
+)
+def test_bad_logits(logits, n_base, temperature, error):
+    with pytest.raises(error):
+        novel_probabilities(logits, n_base, temperature)
+
+
+def test_image_classes_by_hand():
+    found = image_classes(
+        region_labels=[3, 1, 3, 0, 0, 0, 2, 1, -1, 0],
+        region_probabilities=[0.5, 0.7, 0.9, 0.99, 0.6, 0.7, 0.4, 0.4, 0.3, 0.9],
+        image_index=[0, 0, 0, 0, 1, 1, 2, 2, 4, 4],
+        n_images=5,
+    )
+    assert found == [(3, 1), (0,), (1, 2), (), (-1,)]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-1, 4), st.sampled_from([0.1, 0.5, 0.9]), st.integers(0, 2)),
+        min_size=1,
+        max_size=15,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_image_classes_equal_loop(rows):
+    labels, chances, index = zip(*rows, strict=True)
+    expected = []
+    for image in range(3):
+        best = {}
+        for label, chance, where in rows:
+            if where == image:
+                best[label] = max(chance, best.get(label, 0))
+        ranked = sorted(best, key=lambda label: (-best[label], label))
+        expected.append(tuple(x for x in ranked if x != 0) if set(ranked) != {0} else (0,))
+    assert image_classes(labels, chances, index, 3) == expected
+
+
+def test_image_classes_wants_one_probability_a_region():
+    with pytest.raises(DataError, match="region_probabilities"):
+        image_classes([1], [[0.5, 0.5]], [0], 1)
+    with pytest.raises(DataError, match="region_labels"):
+        image_classes([1, 2], [0.5], [0], 1)
