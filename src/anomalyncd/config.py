@@ -61,7 +61,7 @@ class FeatureConfig(Section):
     context: float = Field(0.5, ge=0, description="weight of the same, seen in the whole image")
     surround: float = Field(0.5, ge=0, description="weight of that with the patches around it, in the whole image")
     block: int | None = Field(None, ge=0, description="block of the patch tokens, from 0; none = the last but one")
-    views: int = Field(8, ge=1, le=8, description="flips and quarter turns that are averaged")
+    views: int = Field(4, ge=1, le=8, description="quarter turns, then their mirror images, that are averaged")
     center: bool = Field(True, description="take the mean of the fitted regions off")
 
     @model_validator(mode="after")

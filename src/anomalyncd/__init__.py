@@ -1,0 +1,30 @@
+"""Sort product defects into classes that nobody has named yet."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .binarize import MEBin, Otsu
+    from .data import load_base, load_dataset
+    from .errors import AnomalyNCDError
+    from .estimator import AnomalyNCD, Prediction
+    from .metrics import evaluate
+
+# Loaded on first use: `anomalyncd --help` and the data readers need no torch.
+_HOMES = {
+    "AnomalyNCD": "estimator", "AnomalyNCDError": "errors", "MEBin": "binarize", "Otsu": "binarize",
+    "Prediction": "estimator", "evaluate": "metrics", "load_base": "data", "load_dataset": "data",
+}  # fmt: skip
+__all__ = [
+    "AnomalyNCD", "AnomalyNCDError", "MEBin", "Otsu", "Prediction", "evaluate", "load_base", "load_dataset",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

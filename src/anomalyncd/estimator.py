@@ -1,0 +1,217 @@
+"""AnomalyNCD: unlabelled product images in, defect classes out."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from .config import Config, make_config
+from .errors import DataError, SettingsError
+from .progress import Silent
+from .run.discover import Discover
+from .run.extract import ImageRecord, RegionRecord
+from .run.folder import RunFolder
+from .run.inputs import Base, Inputs, Sources, gather, gather_base
+from .run.model import DiscoveryModel
+from .run.store import SHARD
+from .run.tables import Assignment, assign, read_csv, read_history
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Classes of new images.
+
+    labels : (N,) int, 0 normal, 1 … defect classes, −1 unknown
+    probabilities : (N, K) over the model's `classes_`
+    regions, images : tables with the columns of regions.csv and images.csv
+    skipped : id → why a file could not be read; such images are in none of the above
+    """
+
+    labels: npt.NDArray[np.int64]
+    probabilities: npt.NDArray[np.float64]
+    regions: pd.DataFrame
+    images: pd.DataFrame
+    skipped: dict[str, str]
+
+
+class AnomalyNCD:
+    """Discover defect classes in unlabelled images.
+
+    Parameters
+    ----------
+    n_classes : how many classes to find, the normal one counted (unless `has_normal` is False)
+    preset : `fast` (default) or `paper`
+    has_normal : whether images without a defect are expected; they get label 0
+    random_state : seed of every random choice
+    backbone : `auto`, `tiny`, a name of `anomalyncd weights list`, or any ViT of timm
+    device : `auto`, `cpu`, `cuda`, …
+    progress : how work is shown, silent by default
+    settings : sections of the configuration, for example `learn={"epochs": 10}`; see `anomalyncd.config`
+
+    Attributes
+    ----------
+    labels_ : (N,) int, class of each image that could be read: 0 normal, 1 … defects
+    probabilities_ : (N, K) float, columns in the order of `classes_`
+    classes_ : (K,) int
+    regions_, images_ : tables with the columns of regions.csv and images.csv
+    history_ : loss of each epoch
+    skipped_ : id → reason, for files that could not be read
+
+    Examples
+    --------
+    >>> images = np.random.default_rng(0).integers(0, 80, (6, 64, 64, 3), dtype=np.uint8)
+    >>> masks = np.zeros((6, 64, 64), bool)
+    >>> images[1:4, 20:40, 20:40], masks[1:4, 20:40, 20:40] = 255, True
+    >>> images[4:, 10:14, 5:60], masks[4:, 10:14, 5:60] = [200, 0, 0], True
+    >>> model = AnomalyNCD(n_classes=3, backbone="tiny").fit(list(images), masks=list(masks))
+    >>> model.labels_.tolist()
+    [0, 1, 1, 1, 2, 2]
+    """
+
+    def __init__(
+        self,
+        n_classes: int | str,
+        *,
+        preset: str | None = None,
+        has_normal: bool = True,
+        random_state: int = 0,
+        backbone: str | None = None,
+        device: str = "auto",
+        progress: Silent | None = None,
+        **settings: Any,
+    ) -> None:
+        self.n_classes = n_classes
+        self.preset = preset
+        self.has_normal = has_normal
+        self.random_state = random_state
+        self.backbone = backbone
+        self.device = device
+        self.progress = progress or Silent()
+        self.settings = settings
+
+    def fit(
+        self,
+        images: Sources,
+        *,
+        maps: Sources | None = None,
+        masks: Sources | None = None,
+        base: Base | None = None,
+        run: str | Path | None = None,
+    ) -> AnomalyNCD:
+        """Find the regions of all images, learn classes of regions, and merge them into classes of images.
+
+        Parameters
+        ----------
+        images : paths or (H, W, 3) uint8 RGB arrays; or a folder or CSV as `load_dataset` takes
+        maps : one anomaly map for each image, paths or (H, W) float arrays; or a folder
+        masks : instead of maps: one mask for each image, None where there is no defect; or a folder
+        base : labelled defects of other products: (images, masks, labels), or a folder as `load_base` takes
+        run : folder that keeps every stage, so that a second call goes on where the first one ended
+        """
+        return self.fit_inputs(gather(images, maps, masks), base=base, run=run)
+
+    def fit_inputs(self, inputs: Inputs, *, base: Base | None = None, run: str | Path | None = None) -> AnomalyNCD:
+        """As `fit`, for inputs that were gathered before."""
+        config = self._config()
+        labelled = gather_base(base)
+        if run is None:
+            self._workspace = tempfile.TemporaryDirectory(
+                prefix="anomalyncd-"
+            )  # goes with the estimator; `save` copies it
+            run = self._workspace.name
+        with RunFolder(Path(run)).writing() as folder:
+            found = Discover(folder, config, self.progress)(inputs, labelled)
+        self._folder = Path(run)
+        self.skipped_, self.history_, self.seconds_ = found.skipped, found.history, found.seconds
+        return self._set(found.model, found.result)
+
+    def predict(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Prediction:
+        """Classes of images that need not have been there when the model was fitted; arguments as in `fit`."""
+        return self.predict_inputs(gather(images, maps, masks))
+
+    def predict_inputs(self, inputs: Inputs) -> Prediction:
+        """As `predict`, for inputs that were gathered before."""
+        self._check_fitted()
+        model = self.model_
+        if model.binarizer is None and any(item.map is not None for item in inputs.items):
+            raise DataError(
+                "this model was fitted on masks, so it has no fitted range for anomaly maps. Give masks (--masks), or fit "
+                "a model on maps."
+            )
+        extract = model.extractor()
+        records: list[ImageRecord] = []
+        regions: list[RegionRecord] = []
+        probabilities = [np.empty((0, len(model.classes)))]
+        with self.progress.task("Images", len(inputs)) as advance:
+            for start in range(0, len(inputs), SHARD):
+                found = extract(inputs.items[start : start + SHARD], first_index=start)
+                records += found.images
+                regions += found.regions
+                probabilities.append(model.region_probabilities(found.parts, found.regions))
+                advance(len(found.images))
+        result = assign(records, regions, np.concatenate(probabilities), model.classes, model.names, model.config.merge)
+        if inputs.truth:
+            result.images["true_label"] = [inputs.truth.get(name) for name in result.images["image"]]
+        skipped = {record.id: record.error for record in records if record.error}
+        for reason in skipped.values():
+            self.progress.warn(f"skipped {reason}")
+        return Prediction(result.labels, result.probabilities, result.regions, result.images, skipped)
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole run to a folder (`discover` has its own folder already)."""
+        self._check_fitted()
+        target = Path(path)
+        if target.exists() and target.resolve() == self._folder.resolve():
+            return
+        with RunFolder(target).writing():
+            shutil.copytree(self._folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str = "auto", progress: Silent | None = None) -> AnomalyNCD:
+        """Read a folder that `save` or `discover` wrote."""
+        folder = Path(path)
+        model = DiscoveryModel.read(folder, device=device)
+        config = model.config
+        self = cls(
+            config.n_classes or 0, preset=config.preset, has_normal=config.has_normal,
+            random_state=config.random_state, device=device, progress=progress,
+        )  # fmt: skip
+        images, regions = read_csv(folder / "images.csv"), read_csv(folder / "regions.csv")
+        manifest = read_csv(folder / "manifest.csv")
+        failed = manifest[manifest["status"] == "skipped"]
+        self._folder = folder
+        self.skipped_ = dict(zip(failed["image"], failed["message"], strict=True))
+        self.history_ = read_history(folder)
+        probabilities = images[[f"p_{k}" for k in model.classes.tolist()]].to_numpy(np.float64)
+        labels = images["label"].to_numpy(np.int64)
+        return self._set(model, Assignment(labels, probabilities, model.classes, images, regions))
+
+    def _set(self, model: DiscoveryModel, result: Assignment) -> AnomalyNCD:
+        self.model_ = model
+        self.labels_, self.probabilities_, self.classes_ = result.labels, result.probabilities, model.classes
+        self.images_, self.regions_ = result.images, result.regions
+        return self
+
+    def _config(self) -> Config:
+        if isinstance(self.n_classes, bool) or not isinstance(self.n_classes, int | np.integer):
+            raise SettingsError(
+                f"n_classes must be a whole number for now, but got {self.n_classes!r}: count the kinds that you expect, "
+                "the normal one included."
+            )
+        given: dict[str, Any] = {
+            "n_classes": int(self.n_classes), "has_normal": self.has_normal, "random_state": self.random_state,
+            "device": self.device,
+        }  # fmt: skip
+        backbone = {"model": {"backbone": self.backbone}} if self.backbone else {}
+        return make_config(self.settings, given, backbone, preset=self.preset)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "model_"):
+            raise SettingsError("this model is not fitted yet: call fit(images, maps=…) or load(folder) first.")

@@ -1,0 +1,217 @@
+"""The stages of a run, in the order of the paper: range, regions, learning, classes. Each is kept and not redone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import safetensors.numpy
+
+from .. import __version__
+from ..assign.gate import false_alarm_threshold
+from ..binarize.base import Binarizer
+from ..config import Config
+from ..errors import DataError
+from ..learn.classifier import Parts, RegionSet, fit_classifier
+from ..learn.cluster import by_size, check_enough
+from ..model.backbone import MaskGuidedViT, resolve_name
+from ..progress import Silent
+from .extract import Extractor, binarizer_for, fit_binarizer
+from .folder import RunFolder, stable_hash
+from .inputs import BaseSet, Inputs
+from .model import FORMAT, MODEL_FILE, DiscoveryModel, make_encoder, restore_binarizer
+from .store import RegionStore, fingerprint
+from .tables import Assignment, assign, manifest, read_history, to_csv
+
+T = TypeVar("T")
+BASE_REGIONS = 2  # crops that an image of the labelled base set gives, as in the paper
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """A finished run; seconds : time of each stage in this call."""
+
+    model: DiscoveryModel
+    result: Assignment
+    store: RegionStore
+    skipped: dict[str, str]
+    history: list[dict[str, float]]
+    seconds: dict[str, float]
+
+
+class Discover:
+    """One run in one folder."""
+
+    def __init__(self, folder: RunFolder, config: Config, progress: Silent) -> None:
+        self.folder, self.config, self.progress = folder, config, progress
+        self.model = DiscoveryModel(config)
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, inputs: Inputs, base: BaseSet | None) -> Discovery:
+        """All stages; those that were finished from the same inputs and settings are read instead."""
+        self.folder.write_text("config.yaml", self.config.to_yaml())
+        key = stable_hash(self._frozen_identity(), self.config.binarize.model_dump(), fingerprint(inputs.items))
+        self.model.binarizer = self._timed("range", lambda: self._range(inputs, key))
+        novel = self._timed("regions", lambda: self._regions(inputs, key))
+        skipped = self._report(novel)
+        base_key = ""
+        labelled = None
+        if base is not None:
+            base_key = stable_hash(self._frozen_identity(), fingerprint(base.items), base.labels.tolist())
+            labelled = self._timed("base set", lambda: self._base(base, base_key))
+        learn_key = stable_hash(key, base_key, self.config.model_dump(mode="json"))
+        parts = self._timed("learning", lambda: self._learn(novel, labelled, learn_key))
+        result = assign(
+            novel.images, novel.regions, self.model.region_probabilities(parts, novel.regions), self.model.classes,
+            self.model.names, self.config.merge,
+        )  # fmt: skip
+        if inputs.truth:
+            result.images["true_label"] = [inputs.truth.get(name) for name in result.images["image"]]
+        result.regions["crop"] = [novel.crop_name(region) for region in novel.regions]
+        self._write_tables(novel, result)
+        return Discovery(self.model, result, novel, skipped, read_history(self.folder.path), self.seconds)
+
+    def _range(self, inputs: Inputs, key: str) -> Binarizer | None:
+        if all(item.map is None for item in inputs.items):
+            return None
+        stored = self.folder.path / "range.json"
+        if self.folder.is_done("range", key) and stored.exists():
+            return restore_binarizer(self.config, json.loads(stored.read_text()))
+        binarizer = binarizer_for(self.config.binarize, has_normal=self.config.has_normal)
+        with self.progress.task("Range of the maps", len(inputs)) as advance:
+            fit_binarizer(binarizer, inputs.items, self.config.binarize.min_map_size, advance)
+        self.folder.write_json("range.json", binarizer.get_state())
+        self.folder.finish("range", key)
+        return binarizer
+
+    def _regions(self, inputs: Inputs, key: str) -> RegionStore:
+        def make() -> Extractor:
+            return Extractor(self.config, self.model.binarizer, make_encoder(self._vit(), self.config))
+
+        with self.progress.task("Regions", len(inputs)) as advance:
+            return RegionStore(self.folder).fill(inputs.items, make, key, advance)
+
+    def _base(self, base: BaseSet, key: str) -> RegionSet:
+        crop = self.config.crop.model_copy(update={"max_regions": BASE_REGIONS})
+        config = self.config.model_copy(update={"crop": crop, "has_normal": True})
+
+        def make() -> Extractor:
+            return Extractor(config, None, make_encoder(self._vit(), config))
+
+        with self.progress.task("Labelled base set", len(base.items)) as advance:
+            store = RegionStore(self.folder, "base").fill(base.items, make, key, advance)
+        if not store.regions:
+            raise DataError("the base set has no region: its masks are empty or could not be read.")
+        # Classes are numbered again, because one whose masks are all empty would leave a gap.
+        _, labels = np.unique(base.labels[[region.index for region in store.regions]], return_inverse=True)
+        return RegionSet(store.parts, np.ones(len(labels), np.float32), store.crop, labels.astype(np.int64))
+
+    def _learn(self, novel: RegionStore, base: RegionSet | None, key: str) -> Parts:
+        """Train, or read what was trained; returns the features of all regions as the trained network sees them."""
+        retrained = f"{novel.tokens}/trained.safetensors"
+        trains_token = self.config.learn.train_last_block
+        if self.folder.is_done("learn", key) and (self.folder.path / MODEL_FILE).exists():
+            self.model = DiscoveryModel.read(self.folder.path, device=self.config.device)
+        elif novel.regions:
+            self._train(novel, base)
+            parts = self._encode_again(novel) if trains_token else novel.parts
+            if trains_token:
+                self.folder.write(retrained, safetensors.numpy.save(parts))
+            self._number_by_size(parts, novel)
+        else:
+            self.progress.warn(
+                "no image has an anomalous region: all of them are normal, and there is nothing to learn."
+            )
+        if not self.folder.is_done("learn", key):
+            self.folder.write(MODEL_FILE, self.model.pack())
+            self.folder.finish("learn", key)
+        if trains_token and novel.regions:
+            return safetensors.numpy.load_file(self.folder.path / retrained)
+        return novel.parts
+
+    def _train(self, novel: RegionStore, base: RegionSet | None) -> None:
+        scores = np.array([region.score for region in novel.regions], dtype=np.float32)
+        if self.model.binarizer is not None and self.config.has_normal and not self.model.learns_normal:
+            self.model.gate = false_alarm_threshold([r.score for r in novel.images if not r.error])
+        real = np.flatnonzero(scores >= self.model.gate)
+        count = self.model.n_region_classes
+        if len(real) < count <= len(novel.regions):
+            self.model.gate, real = 0.0, np.arange(len(scores))
+        check_enough(len(real), count)
+        chosen = RegionSet(
+            {name: values[real] for name, values in novel.parts.items()}, scores[real],
+            lambda index: novel.crop(int(real[index])),
+        )  # fmt: skip
+        learn = self.config.learn
+        banked = learn.train_last_block and learn.views != "fresh"
+        with (
+            self.progress.task("Views", len(real) + (0 if base is None else len(base)) if banked else 0) as on_view,
+            self.progress.task("Learning", learn.epochs) as on_epoch,
+        ):
+            self.model.classifier = fit_classifier(
+                chosen, base, count, self.config, self._vit(), workspace=self.folder.path / novel.tokens,
+                normal=0 if self.model.learns_normal else None, on_view=lambda _: on_view(),
+                on_epoch=lambda row: on_epoch(1, f"loss {row['loss']:.4f}"),
+            )  # fmt: skip
+        self.folder.write_text("loss.csv", to_csv(pd.DataFrame(self.model.classifier.history)))
+
+    def _encode_again(self, novel: RegionStore) -> dict[str, npt.NDArray[np.float16]]:
+        """Class tokens of all regions with the trained last block; the other parts did not change."""
+        encoder = make_encoder(self._vit(), self.config)
+        tokens = []
+        with self.progress.task("Class tokens", len(novel.regions)) as advance:
+            for start in range(0, len(novel.regions), encoder.batch_size):
+                pairs = [novel.crop(i) for i in range(start, min(start + encoder.batch_size, len(novel.regions)))]
+                crops, masks = (np.stack(pictures) for pictures in zip(*pairs, strict=True))
+                tokens.append(encoder.encode_crops(crops, masks)["class_token"])
+                advance(len(pairs))
+        return {**novel.parts, "class_token": np.concatenate(tokens)}
+
+    def _number_by_size(self, parts: Parts, novel: RegionStore) -> None:
+        """The defect class with the most regions becomes class 1, and so on."""
+        assert self.model.classifier is not None
+        classes = self.model.classes
+        defects = np.flatnonzero(classes > 0)
+        best = self.model.region_probabilities(parts, novel.regions).argmax(axis=1)
+        found = np.searchsorted(defects, best[np.isin(best, defects)])
+        rank = by_size(np.concatenate([found, np.arange(len(defects))]), len(defects))[-len(defects) :]
+        order = np.argsort(rank)
+        offset = self.model.n_region_classes - len(defects)
+        self.model.classifier.renumber(np.concatenate([np.arange(offset), order + offset]))
+
+    def _write_tables(self, novel: RegionStore, result: Assignment) -> None:
+        self.folder.write_text("manifest.csv", to_csv(manifest(novel.images)))
+        self.folder.write_text("regions.csv", to_csv(result.regions))
+        self.folder.write_json("classes.json", {str(k): name for k, name in self.model.names.items()})
+        self.folder.write_text("images.csv", to_csv(result.images))  # last: where it is, the run is whole
+
+    def _report(self, novel: RegionStore) -> dict[str, str]:
+        skipped = {r.id: r.error for r in novel.images if r.error}
+        for reason in skipped.values():
+            self.progress.warn(f"skipped {reason}")
+        if len(skipped) == len(novel.images):
+            raise DataError(f"none of the {len(skipped)} images could be read.")
+        return skipped
+
+    def _vit(self) -> MaskGuidedViT:
+        return self.model.vit(self.progress.say)
+
+    def _frozen_identity(self) -> list[object]:
+        config = self.config
+        sections = [config.model, config.features, config.crop]
+        return [
+            FORMAT, __version__, resolve_name(config.model.backbone), config.has_normal,
+            *(section.model_dump(mode="json") for section in sections),
+        ]  # fmt: skip
+
+    def _timed(self, stage: str, work: Callable[[], T]) -> T:
+        started = time.perf_counter()
+        out = work()
+        self.seconds[stage] = time.perf_counter() - started
+        return out

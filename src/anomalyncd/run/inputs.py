@@ -1,0 +1,130 @@
+"""What a caller hands over, in one form: a list of items, whatever mixture of folders, paths and arrays it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.dataset import Dataset, load_base, load_dataset
+from ..errors import DataError
+from .extract import Item
+
+Source = str | Path | npt.NDArray[Any]
+Sources = Sequence[Source | None] | npt.NDArray[Any] | str | Path
+Base = tuple[Sequence[Source], Sequence[Source], Sequence[Any]] | str | Path
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Images to work on.
+
+    truth : id → class by folder or table; only ever copied into tables, never read by anything that learns
+    """
+
+    items: list[Item]
+    truth: dict[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True)
+class BaseSet:
+    """Labelled defects of other products; labels : (N,) int, 0 … number of classes − 1, for each item."""
+
+    items: list[Item]
+    labels: npt.NDArray[np.int64]
+
+
+def gather(images: Sources, maps: Sources | None = None, masks: Sources | None = None) -> Inputs:
+    """Images with either a map or a mask each.
+
+    Examples
+    --------
+    >>> gather([np.zeros((4, 4, 3), np.uint8)], masks=[None]).items[0].id
+    'image_000000'
+    """
+    if (maps is None) == (masks is None) and not _is_table(images):
+        raise DataError("give either maps (--maps) or masks (--masks), and not both: one for each image.")
+    if _is_place(images):
+        if not all(value is None or _is_place(value) for value in (maps, masks)):
+            raise DataError("images are a folder or table, so maps or masks must be a folder too.")
+        dataset = load_dataset(images, maps=maps, masks=masks)  # type: ignore[arg-type]
+        return from_dataset(dataset)
+    assert not isinstance(images, str | Path)
+    listed = list(images)
+    if not listed:
+        raise DataError("expected at least one image, but the list of images is empty.")
+    found_maps, found_masks = _matched(maps, len(listed), "map"), _matched(masks, len(listed), "mask")
+    if maps is not None and (gap := next((i for i, value in enumerate(found_maps) if value is None), None)) is not None:
+        raise DataError(f"expected one map for each of {len(listed)} images, but the map of image {gap} is None.")
+    items = [
+        Item(_name(index, image), _source(image, f"image {index}"), map_, mask)
+        for index, (image, map_, mask) in enumerate(zip(listed, found_maps, found_masks, strict=True))
+    ]
+    return Inputs(items)
+
+
+def from_dataset(dataset: Dataset) -> Inputs:
+    """A loaded data set, which must have maps or masks."""
+    if dataset.has_maps == dataset.has_masks:
+        raise DataError("give either maps (--maps) or masks (--masks), and not both: one for each image.")
+    items = [Item(s.id, s.image, s.map, s.mask) for s in dataset.samples]
+    return Inputs(items, {s.id: s.label for s in dataset.samples if s.label is not None})
+
+
+def gather_base(base: Base | None) -> BaseSet | None:
+    """The labelled base set: (images, masks, labels), or a folder."""
+    if base is None:
+        return None
+    if isinstance(base, str | Path):
+        samples = load_base(base).samples
+        items = [Item(s.id, s.image, mask=s.mask) for s in samples]
+        names = [str(s.label) for s in samples]
+    else:
+        if len(base) != 3:
+            raise DataError(f"base must be (images, masks, labels) or a folder, but got {len(base)} parts.")
+        images, masks, labels = base
+        items = gather(list(images), masks=list(masks)).items
+        names = [str(label) for label in labels]
+        if len(names) != len(items):
+            raise DataError(f"base: expected one label for each of {len(items)} images, but got {len(names)}.")
+    _, numbers = np.unique(names, return_inverse=True)
+    return BaseSet(items, numbers.astype(np.int64))
+
+
+def _is_place(value: object) -> TypeGuard[str | Path]:
+    return isinstance(value, str | Path)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, str | Path) and Path(value).suffix.lower() == ".csv"
+
+
+def _matched(values: Sources | None, count: int, what: str) -> list[Any]:
+    if values is None:
+        return [None] * count
+    if _is_place(values):
+        raise DataError(f"images are a list, so {what}s must be a list too, one for each image.")
+    assert not isinstance(values, str | Path)
+    found = [None if value is None else _source(value, f"{what} {i}") for i, value in enumerate(values)]
+    if len(found) != count:
+        raise DataError(f"expected one {what} for each of {count} images, but got {len(found)}.")
+    return found
+
+
+def _source(value: object, what: str) -> Path | npt.NDArray[Any]:
+    if isinstance(value, str | Path):
+        return Path(value)
+    if isinstance(value, np.ndarray):
+        return value
+    raise DataError(f"{what}: expected a path or a NumPy array, but got {type(value).__name__}.")
+
+
+def _name(index: int, image: object) -> str:
+    return Path(image).as_posix() if isinstance(image, str | Path) else f"image_{index:06d}"

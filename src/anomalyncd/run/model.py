@@ -1,0 +1,169 @@
+"""A fitted model: all that is needed to class new images, in one file that holds numbers and JSON only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+import torch
+from safetensors import safe_open
+
+from .. import __version__
+from ..assign.merge import novel_probabilities
+from ..binarize.base import Binarizer
+from ..config import Config, make_config
+from ..errors import RunError, SettingsError
+from ..learn.classifier import Classifier, Parts
+from ..learn.features import RegionEncoder
+from ..model.backbone import MaskGuidedViT, load_vit
+from .extract import Extractor, RegionRecord, binarizer_for
+
+MODEL_FILE = "model.safetensors"
+FORMAT = 1
+
+
+@dataclass
+class DiscoveryModel:
+    """What a run has learned.
+
+    config : the settings it was fitted with
+    classifier : None when there was no region to learn from
+    binarizer : fitted on the maps, None when masks were given
+    gate : regions with a lower score are false alarms
+    names : label → name of the class
+    """
+
+    config: Config
+    classifier: Classifier | None = None
+    binarizer: Binarizer | None = None
+    gate: float = 0.0
+    names: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = self.names or {k: "normal" if k == 0 else f"class {k}" for k in self.classes.tolist()}
+        self._vit: MaskGuidedViT | None = None
+
+    @property
+    def classes(self) -> npt.NDArray[np.int64]:
+        """Labels (K,) in the order of the columns of all probabilities."""
+        count = self.config.n_classes or 0
+        return np.arange(count) if self.config.has_normal else np.arange(1, count + 1)
+
+    @property
+    def learns_normal(self) -> bool:
+        """Whether the classifier's first class is the normal one."""
+        return self.config.has_normal and self.config.learn.normal == "class"
+
+    @property
+    def n_region_classes(self) -> int:
+        """Classes that regions fall into."""
+        return len(self.classes) - (self.config.has_normal and not self.learns_normal)
+
+    def region_probabilities(self, parts: Parts, regions: Sequence[RegionRecord]) -> npt.NDArray[np.float64]:
+        """(R, K) over `classes`; rows of NaN where nothing was learned."""
+        out = np.zeros((len(regions), len(self.classes)))
+        if not regions:
+            return out
+        if self.classifier is None:
+            return np.full_like(out, np.nan)
+        classifier = self.classifier
+        novel = novel_probabilities(classifier.cosines(parts), classifier.n_base, classifier.temperature)
+        out[:, len(self.classes) - self.n_region_classes :] = novel
+        if self.gate > 0:
+            false_alarm = np.array([region.score for region in regions]) < self.gate
+            out[false_alarm] = 0
+            out[false_alarm, 0] = 1
+        return out
+
+    def vit(self, say: Any = None) -> MaskGuidedViT:
+        """The backbone on its device, with the trained last block; loaded once."""
+        if self._vit is None:
+            self._vit = make_vit(self.config, say)
+            if self.classifier is not None:
+                self.classifier.install(self._vit)
+        return self._vit
+
+    def extractor(self) -> Extractor:
+        """For new images: the same range, crops and features as when it was fitted."""
+        return Extractor(self.config, self.binarizer, make_encoder(self.vit(), self.config))
+
+    def pack(self) -> bytes:
+        """The file's content."""
+        tensors: dict[str, Any] = (
+            self.classifier.tensors() if self.classifier else {"weight": np.zeros((0, 1), np.float32)}
+        )
+        meta = {
+            "format": FORMAT,
+            "version": __version__,
+            "config": self.config.model_dump(mode="json"),
+            "classifier": self.classifier.settings() if self.classifier else None,
+            "binarizer": self.binarizer.get_state() if self.binarizer else None,
+            "gate": self.gate,
+            "names": {str(k): name for k, name in self.names.items()},
+        }
+        data: bytes = safetensors.numpy.save(tensors, metadata={"anomalyncd": json.dumps(meta)})
+        return data
+
+    @classmethod
+    def read(cls, folder: Path, *, device: str = "auto") -> DiscoveryModel:
+        """The model of a run folder."""
+        path = folder / MODEL_FILE
+        if not path.is_file():
+            raise RunError(
+                f"{folder}: expected a run folder with {MODEL_FILE}, none found. Make one with `anomalyncd discover`."
+            )
+        try:
+            with safe_open(path, framework="numpy") as file:
+                meta = json.loads(file.metadata()["anomalyncd"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if meta["format"] != FORMAT:
+                raise RunError(f"{path}: written by anomalyncd {meta['version']}, which this version cannot read.")
+            config = make_config({**meta["config"], "device": device})
+            classifier = Classifier.restore(tensors, meta["classifier"]) if meta["classifier"] else None
+            binarizer = restore_binarizer(config, meta["binarizer"]) if meta["binarizer"] else None
+            names = {int(k): name for k, name in meta["names"].items()}
+            return cls(config, classifier, binarizer, meta["gate"], names)
+        except RunError:
+            raise
+        except Exception as error:  # damage shows in many ways, and all mean the same to the user
+            raise RunError(f"{path}: damaged or not a model of anomalyncd ({error}).") from error
+
+
+def make_vit(config: Config, say: Any = None) -> MaskGuidedViT:
+    """The configured backbone on its device."""
+    settings = config.model
+    vit = MaskGuidedViT(
+        load_vit(settings.backbone, file=settings.weights, progress=say), guidance=settings.guidance,
+        guided_blocks=settings.guided_blocks, mask_threshold=settings.mask_threshold, keep_thin=settings.keep_thin,
+    )  # fmt: skip
+    return vit.to(choose_device(config.device)).eval()
+
+
+def make_encoder(vit: MaskGuidedViT, config: Config) -> RegionEncoder:
+    """Features as configured."""
+    return RegionEncoder(vit, config.features, input_size=config.model.input_size, batch_size=config.batch_size)
+
+
+def restore_binarizer(config: Config, state: dict[str, float]) -> Binarizer:
+    """The configured binariser with a range fitted earlier."""
+    binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
+    binarizer.low_, binarizer.high_ = state["low"], state["high"]
+    return binarizer
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the first GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SettingsError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]}). Try cpu.") from error
+    return device

@@ -1,0 +1,166 @@
+"""The tables of a run: one row an image, one row a region, one row a file that was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ..assign.merge import image_classes, merge_regions
+from ..config import MergeConfig
+from ..errors import RunError, SettingsError
+from .extract import ImageRecord, RegionRecord
+from .folder import PARTIAL
+
+DIGITS = 6  # of probabilities and scores in tables: enough to compare, few enough to be the same on every machine
+REGION_COLUMNS = (
+    "image", "region", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "area", "score",
+    "label", "class_name", "probability",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Classes of images and regions.
+
+    labels : (N,) int, and probabilities : (N, K) float over `classes` (K,), for the images that could be read
+    images, regions : the tables images.csv and regions.csv
+    """
+
+    labels: npt.NDArray[np.int64]
+    probabilities: npt.NDArray[np.float64]
+    classes: npt.NDArray[np.int64]
+    images: pd.DataFrame
+    regions: pd.DataFrame
+
+
+def assign(
+    images: Sequence[ImageRecord],
+    regions: Sequence[RegionRecord],
+    region_probabilities: npt.NDArray[np.float64],
+    classes: npt.NDArray[np.int64],
+    names: Mapping[int, str],
+    config: MergeConfig,
+) -> Assignment:
+    """Merge region classes into image classes (paper Sec. 3.4).
+
+    An image without a region is normal. Where an image has a defect, regions that are false alarms have no say in which
+    one it is.
+
+    Parameters
+    ----------
+    region_probabilities : (R, K) over `classes`; rows of NaN are regions that nothing is known about (label −1)
+    """
+    images = [record for record in images if not record.error]
+    position = {record.index: row for row, record in enumerate(images)}
+    of_image = np.array([position[region.index] for region in regions], dtype=np.int64)
+    unknown: npt.NDArray[np.bool_] = np.asarray(np.isnan(region_probabilities).any(axis=1))
+    known = np.where(unknown[:, None], 0.0, region_probabilities)
+    region_labels = np.where(unknown, -1, classes[known.argmax(axis=1)]).astype(np.int64)
+    region_best = known.max(axis=1, initial=0.0)
+
+    counted = _counted(region_labels, of_image, len(images))
+    probabilities = merge_regions(
+        known[counted], of_image[counted], len(images),
+        areas=np.array([r.area for r in regions])[counted], scores=np.array([r.score for r in regions])[counted],
+        image_sizes=np.array([(r.height, r.width) for r in images]).reshape(-1, 2), how=config.how,
+        temperature=config.temperature,
+    )  # fmt: skip
+    has_region = np.zeros(len(images), dtype=bool)
+    has_region[of_image] = True
+    if 0 in classes:
+        probabilities[~has_region, classes.tolist().index(0)] = 1.0
+    labels = np.where(probabilities.max(axis=1) > 0, classes[probabilities.argmax(axis=1)], -1).astype(np.int64)
+    found = image_classes(region_labels, region_best, of_image, len(images))
+
+    image_table = pd.DataFrame(
+        {
+            "image": [r.id for r in images],
+            "label": labels,
+            "class_name": [names.get(k, "unknown") for k in labels.tolist()],
+            "probability": probabilities.max(axis=1).round(DIGITS),
+            "classes": [";".join(map(str, f)) if f else "0" for f in found],
+            "n_regions": [r.n_regions for r in images],
+            **{f"p_{k}": probabilities[:, column].round(DIGITS) for column, k in enumerate(classes.tolist())},
+        }
+    )
+    rows = [(r.image, r.region, *r.box, *r.square, round(r.area, 2), round(r.score, DIGITS)) for r in regions]
+    region_table = pd.DataFrame(rows, columns=list(REGION_COLUMNS[:11]))
+    region_table["label"] = region_labels
+    region_table["class_name"] = [names.get(k, "unknown") for k in region_labels.tolist()]
+    region_table["probability"] = region_best.round(DIGITS)
+    return Assignment(labels, probabilities, classes, image_table, region_table)
+
+
+def _counted(labels: npt.NDArray[np.int64], of_image: npt.NDArray[np.int64], n_images: int) -> npt.NDArray[np.bool_]:
+    """Regions with a say: defects, and normal or unknown ones only where their image has nothing else."""
+    defect = labels > 0
+    has_defect = np.bincount(of_image, weights=defect, minlength=n_images) > 0
+    has_normal = np.bincount(of_image, weights=labels == 0, minlength=n_images) > 0
+    nothing_known = (labels < 0) & ~has_defect[of_image] & ~has_normal[of_image]
+    counted: npt.NDArray[np.bool_] = defect | ((labels == 0) & ~has_defect[of_image]) | nothing_known
+    return counted
+
+
+def manifest(images: Sequence[ImageRecord]) -> pd.DataFrame:
+    """Every file that was looked at, read or skipped."""
+    return pd.DataFrame(
+        {
+            "image": [r.id for r in images],
+            "status": ["skipped" if r.error else "ok" for r in images],
+            "height": [r.height for r in images],
+            "width": [r.width for r in images],
+            "n_regions": [r.n_regions for r in images],
+            "score": [round(r.score, DIGITS) for r in images],
+            "threshold": [r.threshold for r in images],
+            "message": [r.error for r in images],
+        }
+    )
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """The same text on every platform."""
+    return table.to_csv(index=False, lineterminator="\n")
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write .csv or .parquet, whole or not at all."""
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet"):
+        raise SettingsError(f"{path}: expected a table that ends in .csv or .parquet.")
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if suffix == ".csv":
+            partial.write_text(to_csv(table), encoding="utf-8", newline="")
+        else:
+            table.to_parquet(partial, index=False)
+        partial.replace(path)
+    except ImportError:
+        raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'anomalyncd[parquet]'.") from None
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise RunError(f"{path}: cannot be written ({error.strerror or error}).") from error
+
+
+def read_history(run: Path) -> list[dict[str, float]]:
+    """The loss of each epoch, from loss.csv; empty where nothing was learned."""
+    if not (run / "loss.csv").exists():
+        return []
+    table = pd.read_csv(run / "loss.csv")
+    return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()]
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """A table of a run; names stay text even where they look like numbers."""
+    try:
+        return pd.read_csv(
+            path, keep_default_na=False, na_values=[""],
+            dtype={"image": str, "class_name": str, "crop": str, "classes": str, "true_label": str, "message": str},
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: expected a table of a run ({error}).") from error
