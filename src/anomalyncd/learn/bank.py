@@ -3,6 +3,8 @@ alone) or fresh ones each epoch. Both hand the trainer the same thing."""
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -11,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..errors import DataError
 from ..model.backbone import MaskGuidedViT
-from .features import to_tensor
+from .features import image_tensor, mask_tensor
 from .network import ViewBatch
 from .views import random_view
 
@@ -26,7 +29,7 @@ class Views(Protocol):
 
     def __len__(self) -> int: ...
 
-    def pair(self, indices: Indices, epoch: int, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
+    def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
         """Two different views of each region, drawn with `rng`."""
         ...
 
@@ -45,9 +48,14 @@ class VectorViews:
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def pair(self, indices: Indices, epoch: int, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
+    def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
+        first, second = self.draw(indices, rng)
+        return ViewBatch(first), ViewBatch(second)
+
+    def draw(self, indices: Indices, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Two vectors (B, D) float32 of each region."""
         first, second = draw_two(len(indices), self.vectors.shape[1], rng)
-        return ViewBatch(self.vectors[indices, first].float()), ViewBatch(self.vectors[indices, second].float())
+        return self.vectors[indices, first].float(), self.vectors[indices, second].float()
 
 
 class BankViews:
@@ -55,13 +63,13 @@ class BankViews:
 
     Parameters
     ----------
-    tokens : (R, V, N, C) float16, usually a memory map; keep : (R, V, P) bool
+    tokens : (R, V, N, C) float16 or wider, usually a memory map; keep : (R, V, P) bool
     vectors : (R, V', D) frozen features that join the trained class token, or None
     """
 
     def __init__(
         self,
-        tokens: npt.NDArray[np.float16],
+        tokens: npt.NDArray[np.floating],
         keep: npt.NDArray[np.bool_],
         device: torch.device,
         vectors: npt.NDArray[np.floating] | None = None,
@@ -72,9 +80,9 @@ class BankViews:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def pair(self, indices: Indices, epoch: int, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
+    def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
         drawn = draw_two(len(indices), self.tokens.shape[1], rng)
-        vectors = (None, None) if self.vectors is None else _vectors(self.vectors.pair(indices, epoch, rng))
+        vectors = (None, None) if self.vectors is None else self.vectors.draw(indices, rng)
         one, two = (
             ViewBatch(
                 vector,
@@ -104,8 +112,8 @@ class FreshViews:
     def __len__(self) -> int:
         return self.count
 
-    def pair(self, indices: Indices, epoch: int, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
-        vectors = (None, None) if self.vectors is None else _vectors(self.vectors.pair(indices, epoch, rng))
+    def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
+        vectors = (None, None) if self.vectors is None else self.vectors.draw(indices, rng)
         pictures = [self.crops(int(index)) for index in indices]
         batches = []
         for vector in vectors:
@@ -131,6 +139,12 @@ def fill_bank(
     path.mkdir(parents=True, exist_ok=True)
     patches = (input_size // vit.patch_size[0]) * (input_size // vit.patch_size[1])
     shape = (count, n_views, vit.n_prefix + patches, vit.width)
+    needed, free = math.prod(shape) * 2, shutil.disk_usage(path).free
+    if needed > free:  # a memory map that meets a full disk would kill the process without a word
+        raise DataError(
+            f"{path}: the view bank needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free. Make room, "
+            "lower learn.bank_views, or set learn.views to fresh."
+        )
     tokens = np.lib.format.open_memmap(path / "tokens.npy", mode="w+", dtype=np.float16, shape=shape)
     keep = np.lib.format.open_memmap(path / "keep.npy", mode="w+", dtype=np.bool_, shape=(count, n_views, patches))
     for index in range(count):
@@ -158,8 +172,8 @@ def run_trunk(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Views as pictures → tokens (B, N, C) that enter the last block, and keep (B, P)."""
     device = next(vit.parameters()).device
-    images = to_tensor(np.stack([image for image, _ in views]), device)
-    masks = torch.from_numpy(np.stack([mask for _, mask in views])).to(device)
+    images = image_tensor(np.stack([image for image, _ in views]), device)
+    masks = mask_tensor(np.stack([mask for _, mask in views]), device)
     out = vit.trunk(images, masks)
     return out.tokens, out.keep
 
@@ -170,7 +184,3 @@ def draw_two(count: int, n_views: int, rng: np.random.Generator) -> tuple[Indice
     if n_views == 1:
         return first, first
     return first, (first + rng.integers(1, n_views, size=count)) % n_views
-
-
-def _vectors(pair: tuple[ViewBatch, ViewBatch]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    return pair[0].vectors, pair[1].vectors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,11 @@ from ..model.backbone import MaskGuidedViT
 from .bank import BankViews, CropReader, FreshViews, VectorViews, Views, fill_bank, open_bank
 from .cluster import centres, check_enough, kmeans
 from .features import FeatureSpace
-from .network import RegionNet
+from .network import RegionNet, last_part
 from .trainer import train
 
 Parts = Mapping[str, npt.NDArray[np.floating]]
+BANK = "bank.partial"  # a run sweeps such names away, so a killed one leaves nothing behind
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Classifier:
         """Put the trained last block, if there is one, into a backbone."""
         if self.last_block:
             state = {name: torch.from_numpy(value) for name, value in self.last_block.items()}
-            _last(vit).load_state_dict(state)
+            last_part(vit).load_state_dict(state)
 
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
         """All numbers of the classifier, named, for one safetensors file."""
@@ -118,8 +120,10 @@ def fit_classifier(
 
     Parameters
     ----------
+    vit : the backbone that the parts come from; its last block is trained in place, if it is to be trained
+    workspace : folder for a view bank, which is removed again
     normal : which of the novel classes is the normal one (for pseudo-label correction), None for none
-    workspace : folder for a view bank
+    on_view, on_epoch : called after each region of the bank and each epoch
     """
     check_enough(len(novel), n_classes)
     learn = config.learn
@@ -150,10 +154,11 @@ def fit_classifier(
         net, _views(sets, vectors, config, vit, workspace, on_view), labels, scores, learn, n_base=n_base,
         normal=None if normal is None else n_base + normal, seed=config.random_state, on_epoch=on_epoch,
     )  # fmt: skip
+    shutil.rmtree(workspace / BANK, ignore_errors=True)
     weight = net.heads.weight[result.best_head].detach().cpu().numpy()
     last_block = {}
     if learn.train_last_block:
-        last_block = {name: value.detach().cpu().numpy() for name, value in net.last.state_dict().items()}
+        last_block = {name: value.cpu().numpy().copy() for name, value in net.last.state_dict().items()}
         net.last.requires_grad_(False)
     return Classifier(space, weight, n_base, learn.student_temperature, last_block, result.history)
 
@@ -162,17 +167,22 @@ def _start_from_clusters(
     net: RegionNet, space: FeatureSpace, novel: RegionSet, base: RegionSet | None, n_classes: int, seed: int,
     normal: int | None,
 ) -> None:  # fmt: skip
-    """Point each head at the clusters of one k-means run of its own, and at the means of the base classes."""
+    """Point each head at the clusters of one k-means run of its own, and at the means of the base classes.
+
+    What has no members (regions that are all alike make fewer clusters than asked for) keeps its random direction.
+    """
     features = space.transform(novel.parts)
     known = np.empty((0, features.shape[1]), np.float32)
     if base is not None and base.labels is not None:
         known = centres(space.transform(base.parts), base.labels, int(base.labels.max()) + 1)
     for head in range(len(net.heads.directions)):
-        labels = kmeans(features, n_classes, seed=seed * 1000 + head)
+        labels = kmeans(features, n_classes, seed=(seed * 1000 + head) % 2**32)
         if normal is not None:
             labels = _weakest_first(labels, novel.scores, n_classes, normal)
-        start = np.concatenate([known, centres(features, labels, n_classes)])
-        net.heads.start_from(head, torch.from_numpy(start).to(net.heads.directions.device))
+        start = torch.from_numpy(np.concatenate([known, centres(features, labels, n_classes)]))
+        directions = net.heads.directions[head].detach()
+        start = start.to(directions.device)
+        net.heads.start_from(head, torch.where(start.any(dim=1, keepdim=True), start, directions))
 
 
 def _weakest_first(
@@ -199,7 +209,7 @@ def _views(
         assert vectors is not None
         return VectorViews(vectors, device)
     count = sum(len(s) for s in sets)
-    size = vit.fit_size(config.model.input_size)
+    size = config.model.input_size
 
     def crops(index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
         first = len(sets[0])
@@ -207,13 +217,8 @@ def _views(
 
     if config.learn.views == "fresh" or (config.learn.views == "auto" and device.type != "cpu"):
         return FreshViews(vit, crops, count, size, vectors)
-    bank = workspace / "bank.partial"
     fill_bank(
-        bank, vit, crops, count, n_views=config.learn.bank_views, input_size=size, batch_size=config.batch_size,
-        seed=[config.random_state], on_region=on_view,
+        workspace / BANK, vit, crops, count, n_views=config.learn.bank_views, input_size=size,
+        batch_size=config.batch_size, seed=[config.random_state], on_region=on_view,
     )  # fmt: skip
-    return BankViews(*open_bank(bank), device, vectors)
-
-
-def _last(vit: MaskGuidedViT) -> torch.nn.ModuleDict:
-    return torch.nn.ModuleDict({"block": vit.vit.blocks[-1], "norm": vit.vit.norm})
+    return BankViews(*open_bank(workspace / BANK), device, vectors)

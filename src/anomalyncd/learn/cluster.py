@@ -60,6 +60,6 @@ def check_enough(n_regions: int, n_classes: int) -> None:
     """Fail early, and say what to do, when there is less to sort than there are classes."""
     if n_regions < n_classes:
         raise DataError(
-            f"found {n_regions} anomalous region{'s' * (n_regions != 1)}, but {n_classes} defect classes were asked for: "
-            "give more images, ask for fewer classes, or check that the maps or masks show the defects."
+            f"found {n_regions} anomalous region{'s' * (n_regions != 1)}, but {n_classes} defect classes were asked "
+            "for: give more images, ask for fewer classes, or check that the maps or masks show the defects."
         )

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import FeatureConfig
+from ..errors import SettingsError
 from ..model.backbone import MaskGuidedViT
+from .views import centre, dihedral
 
 Floats = npt.NDArray[np.floating]
 
@@ -22,7 +24,7 @@ class CropBatch:
     """Regions as pictures.
 
     crops : (R, S, S, 3) uint8, and masks : (R, S, S) bool
-    contexts : (I, T, T, 3) uint8, the whole images, and context_masks : (R, T, T) float32 0 … 1, the region in its image
+    contexts : (I, T, T, 3) uint8, the whole images, and context_masks : (R, T, T) float32 0 … 1, the region in it
     image_of : (R,) int, the row of `contexts` that a region lies in
     """
 
@@ -43,17 +45,26 @@ class RegionEncoder:
     ----------
     vit : the mask-guided backbone
     config : which parts are wanted, from which block
-    input_size : side of the network's input in pixels, rounded to whole patches
+    input_size : side of the network's input in pixels, whole patches
     batch_size : pictures in one pass
     """
 
     def __init__(self, vit: MaskGuidedViT, config: FeatureConfig, *, input_size: int, batch_size: int = 16) -> None:
         self.vit = vit
         self.config = config
-        self.input_size = vit.fit_size(input_size)
+        self.input_size = input_size
         self.batch_size = batch_size
+        if vit.fit_size(input_size) != input_size:
+            raise SettingsError(
+                f"model.input_size must be a multiple of {vit.patch_size[0]}, the patch size of this backbone, but got "
+                f"{input_size}: take {vit.fit_size(input_size)}."
+            )
         last = vit.n_blocks - 2  # the last block is the one that may be trained, so patches are taken before it
-        self.block = last if config.block is None else min(config.block, last)
+        self.block = last if config.block is None else config.block
+        if self.block > last:
+            raise SettingsError(
+                f"features.block must be at most {last}, the last but one of this backbone, but got {self.block}."
+            )
         self.device = next(vit.parameters()).device
 
     @torch.inference_mode()
@@ -83,14 +94,13 @@ class RegionEncoder:
         found: dict[str, list[Tensor]] = {}
         for start in range(0, len(crops), self.batch_size):
             chunk = slice(start, start + self.batch_size)
-            images = centre(to_tensor(crops[chunk], self.device), self.input_size)
-            masks = centre(torch.from_numpy(all_masks[chunk]).to(self.device), self.input_size)
-            images, masks = dihedral(images, view), dihedral(masks, view)
+            images = image_tensor(dihedral(centre(crops[chunk], self.input_size), view), self.device)
+            masks = mask_tensor(dihedral(centre(all_masks[chunk], self.input_size), view), self.device)
             if self.config.class_token:
                 out = self.vit.trunk(images, masks, taps=(self.block,))
                 found.setdefault("class_token", []).append(self.vit.class_token(out.tokens, out.keep))
                 patches, keep = out.taps[self.block], out.keep
-            else:  # fewer blocks, and without guidance, which is there for the class token's sake
+            else:  # fewer blocks, and without guidance, which (mode `class`) changes nothing for patches
                 patches, keep = self.vit.patch_tokens(images, self.block), self.vit.pool(masks)
             if self.config.patches:
                 found.setdefault("patches", []).append(masked_mean(patches, keep))
@@ -98,20 +108,21 @@ class RegionEncoder:
 
     def _image_parts(self, batch: CropBatch, view: int) -> dict[str, Tensor]:
         """The region and its surround as seen in the whole image; one pass for an image serves all its regions."""
-        found: dict[str, list[Tensor]] = {}
+        wanted = [name for name in ("context", "surround") if getattr(self.config, name)]
+        found = {name: torch.empty(len(batch), self.vit.width, device=self.device) for name in wanted}
         for start in range(0, len(batch.contexts), self.batch_size):
-            images = to_tensor(batch.contexts[start : start + self.batch_size], self.device)
+            images = image_tensor(dihedral(batch.contexts[start : start + self.batch_size], view), self.device)
+            tokens = self.vit.patch_tokens(images, self.block)
             rows = np.flatnonzero((batch.image_of >= start) & (batch.image_of < start + self.batch_size))
-            masks = dihedral(torch.from_numpy(batch.context_masks[rows]).to(self.device), view)
-            tokens = self.vit.patch_tokens(dihedral(images, view), self.block)
             tokens = tokens[torch.from_numpy(batch.image_of[rows] - start).to(self.device)]
+            masks = mask_tensor(dihedral(batch.context_masks[rows], view), self.device)
             keep = self.vit.pool(masks)
-            if self.config.context:
-                found.setdefault("context", []).append(masked_mean(tokens, keep))
-            if self.config.surround:
+            if "context" in found:
+                found["context"][rows] = masked_mean(tokens, keep)
+            if "surround" in found:
                 grid = (masks.shape[-2] // self.vit.patch_size[0], masks.shape[-1] // self.vit.patch_size[1])
-                found.setdefault("surround", []).append(masked_mean(tokens, dilate(keep, grid)))
-        return {name: torch.cat(values) for name, values in found.items()}
+                found["surround"][rows] = masked_mean(tokens, dilate(keep, grid))
+        return found
 
 
 class FeatureSpace:
@@ -182,18 +193,11 @@ def dilate(keep: Tensor, grid: tuple[int, int]) -> Tensor:
     return wide.flatten(1) > 0
 
 
-def to_tensor(images: npt.NDArray[np.uint8], device: torch.device) -> Tensor:
+def image_tensor(images: npt.NDArray[np.uint8], device: torch.device) -> Tensor:
     """(B, H, W, 3) uint8 → (B, 3, H, W) uint8."""
     return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).to(device)
 
 
-def centre(x: Tensor, size: int) -> Tensor:
-    """The centre square of the last two axes; all of it where it has that size already."""
-    top, left = (x.shape[-2] - size) // 2, (x.shape[-1] - size) // 2
-    return x[..., top : top + size, left : left + size]
-
-
-def dihedral(x: Tensor, index: int) -> Tensor:
-    """One of the eight flips and quarter turns of the last two axes; 0 leaves it as it is."""
-    turned = torch.rot90(x, index % 4, (-2, -1))
-    return turned.flip(-1) if index >= 4 else turned
+def mask_tensor(masks: npt.NDArray[np.bool_] | npt.NDArray[np.float32], device: torch.device) -> Tensor:
+    """(B, H, W) bool or float → the same as a tensor."""
+    return torch.from_numpy(np.ascontiguousarray(masks)).to(device)

@@ -54,8 +54,7 @@ class RegionNet(nn.Module):
         self.class_weight = class_weight
         self._vit = [vit] if vit is not None else []  # in a list, so that the frozen trunk is no part of this module
         if vit is not None:
-            self.last = nn.ModuleDict({"block": vit.vit.blocks[-1], "norm": vit.vit.norm})
-            self.last.requires_grad_(True)
+            self.last = last_part(vit).requires_grad_(True)
 
     def features(self, batch: ViewBatch) -> Tensor:
         """(B, D) unit vectors."""
@@ -72,3 +71,8 @@ class RegionNet(nn.Module):
         """Cosines (M, B, C), and projections (B, 256) or, without a projector, the features themselves (B, D)."""
         features = self.features(batch)
         return self.heads(features), features if self.projector is None else self.projector(features)
+
+
+def last_part(vit: MaskGuidedViT) -> nn.ModuleDict:
+    """What of the backbone may be trained: its last block and final norm, the very same modules."""
+    return nn.ModuleDict({"block": vit.vit.blocks[-1], "norm": vit.vit.norm})

@@ -81,7 +81,7 @@ def train(
             indices = order[start : start + config.batch_size]
             if len(indices) < 2 and len(order) > 1:
                 continue  # a contrast needs company
-            one, two = views.pair(indices, epoch, rng)
+            one, two = views.pair(indices, rng)
             (logits_one, z_one), (logits_two, z_two) = net(one), net(two)
             parts, per_head = objective(
                 (logits_one, logits_two), (z_one, z_two), label_tensor[indices], score_tensor[indices],

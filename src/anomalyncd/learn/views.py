@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 Image = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
+Pixel = TypeVar("Pixel", bound=np.generic)
 _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
@@ -22,31 +24,33 @@ class ViewRange:
     saturation: tuple[float, float] = (0.6, 1.8)
     sharpness: tuple[float, float] = (0.2, 2.0)
     blur_kernels: tuple[int, int] = (9, 33)
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
     posterize_bits: tuple[int, int] = (5, 8)
 
 
-def test_view(crop: Image, mask: Mask, size: int) -> tuple[Image, Mask]:
-    """The view without chance: the centre square of the crop, or all of it where the crop has the input's size.
-
-    Parameters
-    ----------
-    crop : (S, S, 3) uint8; mask : (S, S) bool; size : side of the view, at most S
+def centre(pictures: npt.NDArray[Pixel], size: int) -> npt.NDArray[Pixel]:
+    """The view without chance: centre squares (B, size, size, …) of pictures or masks (B, S, S, …), size at most S.
 
     Examples
     --------
-    >>> view, mask = test_view(np.zeros((256, 256, 3), np.uint8), np.ones((256, 256), bool), 224)
-    >>> view.shape, mask.shape
-    ((224, 224, 3), (224, 224))
+    >>> centre(np.arange(16).reshape(1, 4, 4), 2).tolist()
+    [[[5, 6], [9, 10]]]
     """
-    start = (crop.shape[0] - size) // 2
+    start = (pictures.shape[1] - size) // 2
     window = slice(start, start + size)
-    return crop[window, window], mask[window, window]
+    return pictures[:, window, window]
 
 
-def dihedral(array: npt.NDArray[np.generic], index: int) -> npt.NDArray[np.generic]:
-    """One of the eight flips and quarter turns of the first two axes; index 0 … 7, 0 leaves it as it is."""
-    turned = np.rot90(array, index % 4, axes=(0, 1))
-    return turned[:, ::-1] if index >= 4 else turned
+def dihedral(pictures: npt.NDArray[Pixel], index: int) -> npt.NDArray[Pixel]:
+    """One of the eight flips and quarter turns of pictures or masks (B, H, W, …); index 0 … 7, 0 changes nothing.
+
+    Examples
+    --------
+    >>> dihedral(np.array([[[1, 2], [3, 4]]]), 1).tolist()
+    [[[2, 4], [1, 3]]]
+    """
+    turned = np.rot90(pictures, index % 4, axes=(1, 2))
+    return turned[:, :, ::-1] if index >= 4 else turned
 
 
 def random_view(
@@ -65,13 +69,13 @@ def random_view(
     top, left = rng.integers(0, crop.shape[0] - size + 1, size=2)
     window = (slice(top, top + size), slice(left, left + size))
     index = int(rng.integers(8))
-    image = np.ascontiguousarray(dihedral(crop[window], index))
-    mask = np.ascontiguousarray(dihedral(mask[window], index)).astype(bool)
+    image, mask = (np.ascontiguousarray(dihedral(picture[window][None], index)[0]) for picture in (crop, mask))
     image = _colour(image, rng, ranges)
     image = _sharpen(image, rng.uniform(*ranges.sharpness))
     first, last = ranges.blur_kernels
     kernel = int(rng.integers(first // 2, last // 2 + 1)) * 2 + 1
-    image = cv2.GaussianBlur(image, (kernel, kernel), sigmaX=float(rng.uniform(0.1, 2.0))).astype(np.uint8, copy=False)
+    sigma = float(rng.uniform(*ranges.blur_sigma))
+    image = cv2.GaussianBlur(image, (kernel, kernel), sigmaX=sigma).astype(np.uint8, copy=False)
     bits = int(rng.integers(ranges.posterize_bits[0], ranges.posterize_bits[1] + 1))
     return image & np.uint8(256 - (1 << (8 - bits))), mask
 

@@ -120,10 +120,17 @@ class MaskGuidedViT(nn.Module):
 
     def patch_tokens(self, images: Tensor, block: int) -> Tensor:
         """Patch tokens after `block`, counted from 0, without any guidance: (B, 3, H, W) → (B, P, C)."""
+        return self.block_tokens(images, (block,))[block][:, self.n_prefix :]
+
+    def block_tokens(self, images: Tensor, blocks: Collection[int]) -> dict[int, Tensor]:
+        """All tokens after each of `blocks`, without any guidance: (B, 3, H, W) → block → (B, N, C)."""
         x = self._embed(images)
-        for layer in self.vit.blocks[: block + 1]:
+        found: dict[int, Tensor] = {}
+        for index, layer in enumerate(self.vit.blocks[: max(blocks) + 1]):
             x = layer(x)
-        return x[:, self.n_prefix :]
+            if index in blocks:
+                found[index] = x
+        return found
 
     def pool(self, masks: Tensor) -> Tensor:
         """Patches inside the mask: (B, H, W) float or bool → (B, P) bool."""
