@@ -1,0 +1,339 @@
+"""How well do anomaly scores, maps and masks find the true defects? Pure functions on arrays.
+
+Maps are (h, w) numbers of any range, a higher score being more anomalous; NaN and infinity are errors. Masks are
+(H, W) bool or numbers that are not 0 on a defect; None stands for a mask without defect. A map of another size
+than its mask covers the same field of view: it is resized to the mask's size bilinearly. An image whose mask is None
+counts as many normal pixels as its map has: where maps are not of the masks' size, give it a mask that is all False.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.integrate import trapezoid
+from scipy.stats import rankdata
+
+from anomalyncd.errors import DataError, SettingsError
+
+Array = NDArray[Any]
+Maps = Sequence[Array] | Array  # Array: (N, h, w)
+Masks = Sequence[Array | None] | Array
+
+
+@dataclass(frozen=True)
+class BoxRates:
+    """What `box_rates` finds: `fpr` is None where there is no predicted box, `fnr` where there is no true one."""
+
+    fpr: float | None
+    fnr: float | None
+    n_true: int
+    n_predicted: int
+
+
+def image_auroc(scores: ArrayLike, is_defective: ArrayLike) -> float | None:
+    """Chance that a defective image scores higher than a normal one, ties counting half, in [0, 1].
+
+    Args:
+        scores: (N,) one finite number an image, higher is more anomalous.
+        is_defective: (N,) bool.
+
+    Returns:
+        None where only one kind of image is present.
+
+    Example:
+        >>> image_auroc([0.1, 0.4, 0.4, 0.9], [False, False, True, True])
+        0.875
+    """
+    values, defective = np.asarray(scores), np.asarray(is_defective)
+    if values.ndim != 1 or values.shape != defective.shape:
+        raise DataError(
+            f"Expected one score and one truth an image, but got scores of shape {values.shape} "
+            f"and truths of shape {defective.shape}."
+        )
+    if not np.isin(defective, (0, 1)).all():
+        raise DataError("is_defective: expected True or False for each image, but got other values.")
+    if len(bad := np.flatnonzero(~np.isfinite(values))):
+        raise DataError(f"The score of image {bad[0]} is {values[bad[0]]}: expected a finite number.")
+    defective = defective.astype(bool)
+    n_defective, n_normal = int(defective.sum()), int((~defective).sum())
+    if not n_defective or not n_normal:
+        return None
+    n_wins = rankdata(values)[defective].sum() - n_defective * (n_defective + 1) / 2
+    return float(n_wins / (n_defective * n_normal))
+
+
+def pixel_auroc(maps: Maps, masks: Masks) -> float | None:
+    """Chance that a defective pixel scores higher than a normal one, over all images together, in [0, 1].
+
+    Exact. Every map is visited twice, one at a time, so `maps` may be a sequence that reads them from files;
+    memory grows with the number of defective pixels alone. `PixelScores` needs one visit and fixed memory.
+
+    Args:
+        maps: N maps (h, w).
+        masks: N masks (H, W) or None, see the top of this module.
+
+    Returns:
+        None where no pixel is defective, or none is normal.
+
+    Example:
+        >>> pixel_auroc([np.array([[0.1, 0.4], [0.4, 0.9]])], [np.array([[0, 0], [1, 1]])])
+        0.875
+    """
+    return _exact_counts(maps, masks).auroc()
+
+
+def aupro(maps: Maps, masks: Masks, *, max_fpr: float = 0.3) -> float | None:
+    """Area under per-region overlap against false positive rate up to `max_fpr`, divided by `max_fpr`, in [0, 1].
+
+    As MVTec AD is evaluated (Bergmann et al., CVPR 2019). At each threshold, the per-region overlap is the mean share
+    of a true region that scores at least the threshold, where regions are the 8-connected components of the masks and
+    all regions of all images weigh the same; the false positive rate is that share of all normal pixels, those of
+    normal images included. The curve is linear between thresholds, also where `max_fpr` cuts it.
+    Exact, with the memory of `pixel_auroc`.
+
+    Args:
+        maps: N maps (h, w).
+        masks: N masks (H, W) or None, see the top of this module.
+        max_fpr: in (0, 1].
+
+    Returns:
+        None where no pixel is defective, or none is normal.
+
+    Example:
+        >>> mask = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 1]])  # a region of two pixels, a region of one
+        >>> anomaly_map = np.array([[0.9, 0.1, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1, 0.8]])
+        >>> round(aupro([anomaly_map], [mask]), 4)  # 75 % overlap without a false positive, then a line to 100 %
+        0.7875
+    """
+    _check_max_fpr(max_fpr)
+    return _exact_counts(maps, masks).aupro(max_fpr)
+
+
+class PixelScores:
+    """Pixel AUROC and AUPRO of any number of images, added one by one, in fixed memory (24 bytes a bin).
+
+    Scores are counted in `n_bins` bins of equal width, and scores in one bin count as ties. So results are exact where
+    different scores never share a bin, as with maps of 8 or 16 bits scaled to 0 … 1 and not resized. In general the
+    error is at most ½ Σ_b p_b·q_b, where bin b holds the shares p_b of the normal and q_b of the defective pixels
+    (in AUPRO: of the mean region), and for AUPRO that divided by `max_fpr`. This is far less than 1e-3, unless a few
+    outliers stretch the range so far that most scores share a few bins.
+
+    Args:
+        low: lower end of the range; a score outside the range is an error.
+        high: upper end of the range.
+        n_bins: number of bins.
+
+    Example:
+        >>> scores = PixelScores(low=0, high=1)
+        >>> scores.add(np.array([[0.1, 0.4], [0.4, 0.9]]), np.array([[False, False], [True, True]]))
+        >>> scores.add(np.array([[0.1, 0.2], [0.1, 0.2]]), None)
+        >>> round(scores.pixel_auroc(), 4), round(scores.aupro(), 4), scores.n_images
+        (0.9583, 0.8611, 2)
+    """
+
+    def __init__(self, low: float, high: float, *, n_bins: int = 65536) -> None:
+        if not (low < high and np.isfinite(high - low)):
+            raise SettingsError(f"low and high must be finite numbers with low < high, but got {low} and {high}.")
+        if n_bins < 1:
+            raise SettingsError(f"n_bins must be 1 or more, but got {n_bins}.")
+        self.low, self.high, self.n_bins = float(low), float(high), n_bins
+        self.n_images = 0
+        self._counts = _Counts(n_bins)
+
+    def add(self, anomaly_map: Array, mask: Array | None) -> None:
+        """Count one image; an image that raises an error is not counted.
+
+        Args:
+            anomaly_map: (h, w), low … high.
+            mask: (H, W) or None, see the top of this module.
+        """
+        given = _check_map(anomaly_map, self.n_images)
+        if given.min() < self.low or given.max() > self.high:
+            raise DataError(
+                f"Anomaly map {self.n_images}: expected scores in {self.low} … {self.high}, the range given to "
+                f"PixelScores, but got {given.min()} … {given.max()}. Give the range of all maps."
+            )
+        scores, truth = _align(given, mask, self.n_images)
+        position = (scores.astype(np.float64) - self.low) / (self.high - self.low)
+        # Clipped, because interpolation may leave the range by a rounding error.
+        bins = np.clip((position * self.n_bins).astype(np.intp), 0, self.n_bins - 1)
+        self._counts.add(bins, truth)
+        self.n_images += 1
+
+    def pixel_auroc(self) -> float | None:
+        """As the function `pixel_auroc`, but for binning."""
+        return self._counts.auroc()
+
+    def aupro(self, *, max_fpr: float = 0.3) -> float | None:
+        """As the function `aupro`, but for binning."""
+        _check_max_fpr(max_fpr)
+        return self._counts.aupro(max_fpr)
+
+
+def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *, iou: float = 0.1) -> BoxRates:
+    """How many defects do masks miss, and how many do they invent, counted in bounding boxes (the paper's Table 3)?
+
+    Boxes are the bounding boxes of the masks' 8-connected components; a predicted and a true box of one image match
+    if their intersection over union exceeds `iou`. The paper says this much and prints no formula. We read it as:
+    FNR = true boxes that no predicted box matches / true boxes, FPR = predicted boxes that match no true box /
+    predicted boxes, over all images together, normal ones included. A box may match several. The table's
+    figures are means over products.
+
+    Args:
+        predicted: N masks (h, w) or None, for instance from a generator: only one at a time is held.
+        true: N masks (H, W) or None. A predicted mask of another size covers the same field of view; its
+            boxes are scaled.
+        iou: in [0, 1).
+
+    Example:
+        >>> true, predicted = np.zeros((8, 8), dtype=bool), np.zeros((8, 8), dtype=bool)
+        >>> true[:3, :3] = predicted[1:4, 1:4] = predicted[6:, 6:] = True
+        >>> box_rates([predicted], [true])
+        BoxRates(fpr=0.5, fnr=0.0, n_true=1, n_predicted=2)
+    """
+    if not 0 <= iou < 1:
+        raise SettingsError(f"iou must be at least 0 and less than 1, but got {iou}.")
+    n_true = n_predicted = n_missed = n_false = 0
+    for index, (predicted_mask, true_mask) in enumerate(_pairs(predicted, true)):
+        found, wanted = _boxes(predicted_mask, index), _boxes(true_mask, index)
+        if predicted_mask is not None and true_mask is not None:
+            (rows, columns), (height, width) = np.shape(predicted_mask), np.shape(true_mask)
+            found *= (width / columns, height / rows, width / columns, height / rows)
+        is_false = np.ones(len(found), dtype=bool)
+        for box in wanted:  # a box at a time: noisy masks have boxes by the ten thousand
+            matches = _iou(box, found) > iou
+            n_missed += not matches.any()
+            is_false &= ~matches
+        n_true, n_predicted, n_false = n_true + len(wanted), n_predicted + len(found), n_false + int(is_false.sum())
+    return BoxRates(
+        fpr=n_false / n_predicted if n_predicted else None,
+        fnr=n_missed / n_true if n_true else None,
+        n_true=n_true,
+        n_predicted=n_predicted,
+    )
+
+
+class _Counts:
+    """Pixels counted by slot. Slots are in the order of their scores; the scores of one slot are ties."""
+
+    def __init__(self, n_slots: int) -> None:
+        self.normal = np.zeros(n_slots, dtype=np.int64)
+        self.defective = np.zeros(n_slots, dtype=np.int64)
+        self.overlap = np.zeros(n_slots)  # each pixel as its share of its region
+
+    def add(self, slots: NDArray[np.intp], mask: NDArray[np.bool_]) -> None:
+        np.add.at(self.normal, slots[~mask], 1)
+        _, regions = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
+        areas = np.bincount(regions.ravel())
+        np.add.at(self.defective, slots[mask], 1)
+        np.add.at(self.overlap, slots[mask], 1 / areas[regions[mask]])
+
+    def auroc(self) -> float | None:
+        return _area(self.normal, self.defective, 1.0)
+
+    def aupro(self, max_fpr: float) -> float | None:
+        return _area(self.normal, self.overlap, max_fpr)
+
+
+def _area(normal: Array, defective: Array, max_fpr: float) -> float | None:
+    """Mean height up to `max_fpr` of the curve that falling thresholds draw: defective share over normal share."""
+    fpr, hit_rate = (np.cumsum(np.append(0, counts[::-1])) for counts in (normal, defective))
+    if not fpr[-1] or not hit_rate[-1]:
+        return None
+    fpr, hit_rate = fpr / fpr[-1], hit_rate / hit_rate[-1]
+    stop = int(np.searchsorted(fpr, max_fpr, side="right"))
+    if stop < len(fpr):
+        share = (max_fpr - fpr[stop - 1]) / (fpr[stop] - fpr[stop - 1])
+        last = hit_rate[stop - 1] + share * (hit_rate[stop] - hit_rate[stop - 1])
+        fpr, hit_rate = np.append(fpr[:stop], max_fpr), np.append(hit_rate[:stop], last)
+    return min(1.0, float(trapezoid(hit_rate, fpr)) / max_fpr)  # rounding may pass 1
+
+
+def _exact_counts(maps: Maps, masks: Masks) -> _Counts:
+    if len(maps) != len(masks):
+        raise DataError(f"Expected one mask (or None) a map, but got {len(maps)} maps and {len(masks)} masks.")
+    # Only the scores of defective pixels shape the curve: a slot for each, and one for all that lies between two.
+    defective_scores = [np.zeros(0)]
+    for index, (anomaly_map, mask) in enumerate(zip(maps, masks, strict=True)):
+        if mask is not None:
+            scores, truth = _align(_check_map(anomaly_map, index), mask, index)
+            defective_scores.append(np.unique(scores[truth]))
+    levels = np.unique(np.concatenate(defective_scores))
+    counts = _Counts(2 * len(levels) + 1)
+    for index, (anomaly_map, mask) in enumerate(zip(maps, masks, strict=True)):
+        scores, truth = _align(_check_map(anomaly_map, index), mask, index)
+        counts.add(np.searchsorted(levels, scores, "left") + np.searchsorted(levels, scores, "right"), truth)
+    return counts
+
+
+def _check_map(anomaly_map: Array, index: int) -> Array:
+    """→ (h, w) float32 or float64, finite."""
+    scores = np.asarray(anomaly_map)
+    if scores.ndim != 2 or scores.size == 0 or scores.dtype.kind not in "biuf":
+        raise DataError(
+            f"Anomaly map {index}: expected a non-empty 2-D array of numbers, "
+            f"but got shape {scores.shape} and type {scores.dtype}."
+        )
+    fits_single = np.can_cast(scores.dtype, np.float32)
+    scores = np.ascontiguousarray(scores, dtype=np.float32 if fits_single else np.float64)
+    if len(bad := np.argwhere(~np.isfinite(scores))):
+        row, column = bad[0]
+        raise DataError(
+            f"Anomaly map {index}: expected finite scores, but {len(bad)} of {scores.size} are NaN or infinite, "
+            f"the first at row {row}, column {column}. Mend the detector's output or leave the image out."
+        )
+    return scores
+
+
+def _check_mask(mask: Array, index: int) -> NDArray[np.bool_]:
+    truth: NDArray[np.bool_] = np.asarray(mask) != 0
+    if truth.ndim != 2 or truth.size == 0:
+        raise DataError(f"Mask {index}: expected a non-empty 2-D array, but got shape {truth.shape}.")
+    return truth
+
+
+def _align(scores: Array, mask: Array | None, index: int) -> tuple[Array, NDArray[np.bool_]]:
+    """→ scores (H, W) at the mask's size, and mask (H, W) bool."""
+    if mask is None:
+        return scores, np.zeros(scores.shape, dtype=bool)
+    truth = _check_mask(mask, index)
+    if scores.shape != truth.shape:
+        scores = cv2.resize(scores, truth.shape[::-1], interpolation=cv2.INTER_LINEAR)
+    return scores, truth
+
+
+def _boxes(mask: Array | None, index: int) -> NDArray[np.float64]:
+    """→ (N, 4) x0, y0, x1, y1, ends excluded."""
+    if mask is None:
+        return np.zeros((0, 4))
+    foreground = _check_mask(mask, index).astype(np.uint8)
+    statistics = cv2.connectedComponentsWithStats(foreground, connectivity=8)[2][1:]  # 0 is the background
+    x, y, width, height = statistics[:, :4].astype(np.float64).T
+    return np.stack([x, y, x + width, y + height], axis=1)
+
+
+def _iou(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    intersection = np.clip(sides, 0, None).prod(axis=1)
+    union = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(axis=1) - intersection
+    ratio: NDArray[np.float64] = intersection / union
+    return ratio
+
+
+def _pairs(predicted: Iterable[Any], true: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    missing = object()
+    for index, pair in enumerate(zip_longest(predicted, true, fillvalue=missing)):
+        if any(mask is missing for mask in pair):
+            raise DataError(f"Expected one predicted and one true mask an image, but one is missing for image {index}.")
+        yield pair
+
+
+def _check_max_fpr(max_fpr: float) -> None:
+    if not 0 < max_fpr <= 1:
+        raise SettingsError(f"max_fpr must be greater than 0 and at most 1, but got {max_fpr}.")
