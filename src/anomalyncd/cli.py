@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import warnings
 from pathlib import Path
@@ -14,8 +15,13 @@ from . import __version__
 from .errors import AnomalyNCDError, SettingsError
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from .estimator import AnomalyNCD
     from .metrics import Evaluation
+    from .progress import Terminal
+
+STOPPED = 130  # what typer exits with on Ctrl-C
 
 app = typer.Typer(
     help="Sort product defects into classes that nobody has named yet.",
@@ -24,11 +30,16 @@ app = typer.Typer(
 weights_app = typer.Typer(help="Backbone weights: what there is, getting them, checking them.", no_args_is_help=True)
 app.add_typer(weights_app, name="weights")
 
-Images = Annotated[Path, typer.Argument(help="A folder of images, a folder of class folders, or a CSV table.")]
+Images = Annotated[
+    Path, typer.Argument(metavar="IMAGES", help="A folder of images, a folder of class folders, or a CSV table.")
+]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of `discover`.")]
 Maps = Annotated[Path | None, typer.Option(help="Folder of anomaly maps (NPY, TIFF, PNG), named as the images.")]
 Masks = Annotated[Path | None, typer.Option(help="Folder of masks instead of maps; an image without one is normal.")]
 Preset = Annotated[str | None, typer.Option(help="fast (default) or paper.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Any setting, for example learn.epochs=10. Repeatable.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as learn.epochs=10. Repeatable.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 
 
@@ -39,9 +50,11 @@ def discover(
     maps: Maps = None,
     masks: Masks = None,
     base: Annotated[Path | None, typer.Option(help="Labelled defects of other products: images/ and masks/.")] = None,
-    classes: Annotated[str | None, typer.Option(help="How many classes to find, normal counted.")] = None,
+    classes: Annotated[str | None, typer.Option(metavar="N", help="How many classes to find, normal counted.")] = None,
     no_normal: Annotated[bool, typer.Option("--no-normal", help="All images have a defect.")] = False,
-    exclude: Annotated[list[str] | None, typer.Option(help="Class folder to leave out. Repeatable.")] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="CLASS", help="Class folder to leave out. Repeatable.")
+    ] = None,
     detector: Annotated[str | None, typer.Option(help="Built-in detector (not available yet).")] = None,
     normal: Annotated[Path | None, typer.Option(help="Folder of normal images for a detector.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
@@ -53,40 +66,40 @@ def discover(
     quiet: Quiet = False,
 ) -> None:
     """Find defect classes in IMAGES and write a run folder."""
-    from .config import merge_layers, parse_setting, read_config
+    from .config import make_config, merge_layers, parse_setting, read_config
     from .data import load_dataset
     from .estimator import AnomalyNCD
-    from .run.inputs import from_dataset
+    from .run.inputs import load_inputs
 
     if detector or normal or (maps is None and masks is None and images.suffix.lower() != ".csv"):
         raise SettingsError("detectors are not built in yet: give anomaly maps with --maps, or masks with --masks.")
     _not_both(maps, masks)
-    options = {
-        "n_classes": classes,
-        "preset": preset,
-        "random_state": seed,
-        "backbone": backbone,
-        "device": device,
-    }
+    options = {"n_classes": classes, "preset": preset, "random_state": seed, "device": device}
     given = merge_layers(
         read_config(config) if config else {},
         *(parse_setting(text) for text in settings or ()),
         {name: value for name, value in options.items() if value is not None},
+        {"model": {"backbone": backbone}} if backbone else {},
         {"has_normal": False} if no_normal else {},
     )
     given["n_classes"] = _n_classes(given.get("n_classes"))
     progress = _progress(quiet)
-    model = AnomalyNCD(progress=progress, **given)
-    dataset = load_dataset(images, maps=maps, masks=masks, exclude=exclude or ())
-    if dataset.has_masks:
-        progress.say(f"{len(dataset)} images, {dataset.n_without_mask} of them without a mask file: normal.")
-    model.fit_inputs(from_dataset(dataset), base=base, run=out)
-    _summary(model, out)
+    model = AnomalyNCD.from_config(make_config(given), progress=progress)
+    inputs = load_inputs(images, maps=maps, masks=masks, exclude=exclude or ())
+    if unknown := set(exclude or ()) - set(load_dataset(images).labels if exclude else ()):
+        progress.warn(f"--exclude {', '.join(sorted(unknown))}: no class of this name among the images.")
+    if without := sum(item.map is None and item.mask is None for item in inputs.items):
+        progress.say(
+            f"{len(inputs)} images, {without} of them without a mask file: "
+            + ("taken as normal." if model.has_normal else "taken whole.")
+        )
+    model.fit_inputs(inputs, base=base, run=out, call=shlex.join(["anomalyncd", *sys.argv[1:]]))
+    _summary(model, out, progress)
 
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="Run folder of `discover`.")],
+    run: Run,
     images: Images,
     out: Annotated[Path, typer.Option(help="Table to write, .csv or .parquet; regions go beside it.")],
     maps: Maps = None,
@@ -95,25 +108,24 @@ def predict(
     quiet: Quiet = False,
 ) -> None:
     """Class new IMAGES with the model of a run."""
-    from .data import load_dataset
     from .estimator import AnomalyNCD
-    from .run.inputs import from_dataset
-    from .run.tables import write_table
+    from .run.inputs import load_inputs
+    from .run.tables import check_table, write_table
 
     _not_both(maps, masks)
+    check_table(out)
     model = AnomalyNCD.load(run, device=device, progress=_progress(quiet))
-    prediction = model.predict_inputs(from_dataset(load_dataset(images, maps=maps, masks=masks)))
-    write_table(prediction.images, out)
+    prediction = model.predict_inputs(load_inputs(images, maps=maps, masks=masks))
     regions = out.with_name(f"{out.stem}_regions{out.suffix}")
     write_table(prediction.regions, regions)
-    counts = prediction.images["class_name"].value_counts()
-    typer.echo("\n".join(f"{count:6d}  {name}" for name, count in counts.items()))
-    typer.echo(f"\n{out} and {regions}; {len(prediction.skipped)} files skipped.")
+    write_table(prediction.images, out)
+    _print_counts(prediction.images)
+    typer.echo(f"\n{out} and {regions}; {_count(len(prediction.skipped), 'file')} skipped.")
 
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run folder of `discover`.")],
+    run: Run,
     labels: Annotated[Path | None, typer.Option(help="CSV with the columns image and label.")] = None,
     normal_label: Annotated[list[str] | None, typer.Option(help="Name of the normal class. Repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object and nothing else.")] = False,
@@ -121,19 +133,22 @@ def evaluate(
     """Compare the classes of a run with true labels: NMI, ARI, F1 and the confusion matrix."""
     from .run.evaluation import evaluate_run
 
-    found, n_skipped = evaluate_run(run, labels, normal_label or None)
+    found, n_skipped = evaluate_run(run, labels, normal_label)
     if as_json:
         typer.echo(json.dumps({**found.to_json_dict(), "n_skipped": n_skipped}))
         return
     _print_evaluation(found)
-    typer.echo(f"{found.n_images} images, {n_skipped} skipped. Where they were sorted: {run / 'images.csv'}")
+    typer.echo(
+        f"{_count(found.n_images, 'image')} with a true label, {_count(n_skipped, 'file')} skipped. All of them: "
+        f"{run / 'images.csv'}"
+    )
 
 
 @app.command()
 def binarize(
-    maps: Annotated[Path, typer.Argument(help="Folder of anomaly maps (NPY, TIFF, PNG).")],
+    maps: Annotated[Path, typer.Argument(metavar="MAPS", help="Folder of anomaly maps (NPY, TIFF, PNG).")],
     out: Annotated[Path, typer.Option(help="Folder for the masks.")],
-    method: Annotated[str, typer.Option(help="mebin, otsu or fixed.")] = "mebin",
+    method: Annotated[str | None, typer.Option(help="mebin (default), otsu or fixed.")] = None,
     no_normal: Annotated[bool, typer.Option("--no-normal", help="Every map shows a defect.")] = False,
     settings: Set = None,
     quiet: Quiet = False,
@@ -143,12 +158,11 @@ def binarize(
     from .run.binarize import binarize_folder
 
     layers = [parse_setting(text) for text in settings or ()]
-    config = make_config(*layers, {"binarize": {"method": method}, "has_normal": not no_normal})
-    table = binarize_folder(maps, out, config, _progress(quiet))
+    options = {"binarize": {"method": method} if method else {}, **({"has_normal": False} if no_normal else {})}
+    table = binarize_folder(maps, out, make_config(*layers, options), _progress(quiet))
     found = int((table["n_regions"] > 0).sum())
-    skipped = int((table["message"] != "").sum())
-    typer.echo(f"{found} of {len(table)} maps have a region ({skipped} could not be read). Masks and thresholds: {out}")
-    typer.echo(f"Next: anomalyncd discover IMAGES --masks {out} --classes N --out RUN")
+    typer.echo(f"{found} of {len(table)} maps have a region. Masks, and their thresholds in masks.csv: {out}")
+    typer.echo(f"Next: anomalyncd discover IMAGES --masks {_quoted(out)} --classes N --out RUN")
 
 
 @app.command()
@@ -157,32 +171,42 @@ def demo(
     texture: Annotated[
         str, typer.Option(help="brushed_metal, woven_fabric, terrazzo or wood_grain.")
     ] = "brushed_metal",
-    seed: Annotated[int, typer.Option(help="Seed of images and run.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of images and run.")] = 0,
+    images_per_class: Annotated[int, typer.Option(min=1, help="Images of each kind of defect.")] = 16,
+    size: Annotated[int, typer.Option(min=32, max=4096, help="Side of the images in pixels.")] = 320,
     backbone: Annotated[str | None, typer.Option(help="As for discover.")] = None,
+    settings: Set = None,
     quiet: Quiet = False,
 ) -> None:
     """A procedural inspection line: make images and anomaly maps, discover the classes, evaluate, draw them."""
-    from .data import load_dataset
+    from .config import make_config, parse_setting
     from .demo import DEFECT_KINDS, make_line
     from .estimator import AnomalyNCD
     from .run.evaluation import evaluate_run
-    from .run.inputs import from_dataset
+    from .run.inputs import load_inputs
 
-    progress = _progress(quiet)
-    line = out / "line"
-    with progress.task("Making images", 1) as advance:
-        make_line(line, texture=texture, seed=seed)
-        advance()
     n_classes = len(DEFECT_KINDS) + 1
-    progress.say(
-        f"anomalyncd discover {line / 'images'} --maps {line / 'maps'} --classes {n_classes} --exclude combined"
+    given = {"n_classes": n_classes, "random_state": seed, "model": {"backbone": backbone} if backbone else {}}
+    progress = _progress(quiet)
+    model = AnomalyNCD.from_config(make_config(*map(parse_setting, settings or ()), given), progress=progress)
+    line, run = out / "line", out / "run"
+    # Good images as in the full line, half again as many as of one kind; combined ones stay out of discovery.
+    n_normal = images_per_class * 3 // 2
+    n_combined = min(4, images_per_class)
+    with progress.task("Making images", len(DEFECT_KINDS) * images_per_class + n_normal + n_combined) as advance:
+        make_line(
+            line, texture=texture, seed=seed, n_per_class=images_per_class, n_normal=n_normal, n_combined=n_combined,
+            size=size, on_image=lambda _done, _total: advance(),
+        )  # fmt: skip
+    images, maps = line / "images", line / "maps"
+    command = f"anomalyncd discover {_quoted(images)} --maps {_quoted(maps)} --classes {n_classes} --exclude combined"
+    progress.say(f"{command} --out {_quoted(run)}")
+    model.fit_inputs(
+        load_inputs(images, maps=maps, exclude=("combined",)), run=run, call=shlex.join(["anomalyncd", *sys.argv[1:]])
     )
-    model = AnomalyNCD(n_classes, random_state=seed, backbone=backbone, progress=progress)
-    dataset = load_dataset(line / "images", maps=line / "maps", exclude=("combined",))
-    model.fit_inputs(from_dataset(dataset), run=out / "run")
-    found, _ = evaluate_run(out / "run", None, None)
+    found, _ = evaluate_run(run)
     _print_evaluation(found)
-    _summary(model, out / "run")
+    _summary(model, run, progress)
 
 
 @weights_app.command("list")
@@ -203,7 +227,7 @@ def weights_list() -> None:
 @weights_app.command("fetch")
 def weights_fetch(
     name: Annotated[
-        str | None, typer.Argument(help="Name of `weights list`; the default backbone without one.")
+        str | None, typer.Argument(metavar="NAME", help="Name of `weights list`; the default backbone without one.")
     ] = None,
     source: Annotated[Path | None, typer.Option("--from", help="A file carried here by hand.")] = None,
 ) -> None:
@@ -216,7 +240,9 @@ def weights_fetch(
 
 @weights_app.command("verify")
 def weights_verify(
-    name: Annotated[str | None, typer.Argument(help="Name of `weights list`; all of them without one.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Of `weights list`; all of them without one.")
+    ] = None,
 ) -> None:
     """Check the cached files against their checksums."""
     from .model.weights import REGISTRY, verify
@@ -243,10 +269,10 @@ def _options(
     pass
 
 
-def _progress(quiet: bool) -> Any:
-    from .progress import Silent, Terminal
+def _progress(quiet: bool) -> Terminal:
+    from .progress import Terminal
 
-    return Silent() if quiet else Terminal()
+    return Terminal(bars=not quiet)
 
 
 def _not_both(maps: Path | None, masks: Path | None) -> None:
@@ -260,15 +286,29 @@ def _n_classes(value: Any) -> int:
             "how many classes? Give --classes N, the normal one counted (an estimate is not built in yet)."
         )
     try:
-        return int(value)
+        return int(str(value))
     except ValueError:
         raise SettingsError(f"--classes must be a whole number, but got {value!r}.") from None
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _print(*what: Any) -> None:
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=not sys.stdout.isatty()).print(*what)
+    # Into a file or pipe whole lines go, however long: nothing there breaks or cuts them.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 1000).print(*what)
+
+
+def _print_counts(images: DataFrame) -> None:
+    counts = images["class_name"].value_counts()
+    typer.echo("\n".join(f"{count:6d}  {name}" for name, count in counts.items()))
 
 
 def _print_evaluation(found: Evaluation) -> None:
@@ -283,19 +323,24 @@ def _print_evaluation(found: Evaluation) -> None:
     _print(scores, "", matrix, "")
 
 
-def _summary(model: AnomalyNCD, out: Path) -> None:
+def _summary(model: AnomalyNCD, out: Path, progress: Terminal) -> None:
     from .report.classes import draw_classes
 
-    picture = draw_classes(out)
-    counts = model.images_["class_name"].value_counts()
-    typer.echo("\n".join(f"{count:6d}  {name}" for name, count in counts.items()))
+    _print_counts(model.images_)
     times = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in model.seconds_.items() if seconds >= 0.05)
-    typer.echo(
-        f"\n{len(model.images_)} images, {len(model.regions_)} regions, {len(model.skipped_)} files skipped; {times}"
-    )
+    found = f"{_count(len(model.images_), 'image')}, {_count(len(model.regions_), 'region')}"
+    typer.echo(f"\n{found}, {_count(len(model.skipped_), 'file')} skipped" + (f"; {times}" if times else ""))
+    try:
+        picture = draw_classes(out)
+    except OSError as error:  # all else is written, so this must not look like a failed run
+        progress.warn(f"{out}: cannot draw the classes ({error.strerror or error}).")
+        picture = None
     if picture is not None:
         typer.echo(f"Look at the classes: {picture}")
-    typer.echo(f"Next: anomalyncd evaluate {out}   or   anomalyncd predict {out} NEW_IMAGES --maps MAPS --out new.csv")
+    inputs = "--masks MASKS" if model.model_.binarizer is None else "--maps MAPS"
+    labels = "" if "true_label" in model.images_ else " --labels TABLE"
+    typer.echo(f"Next: anomalyncd evaluate {_quoted(out)}{labels}")
+    typer.echo(f"  or: anomalyncd predict {_quoted(out)} NEW_IMAGES {inputs} --out new.csv")
 
 
 def main() -> None:
@@ -303,12 +348,13 @@ def main() -> None:
     warnings.formatwarning = lambda message, *_args, **_kwargs: f"warning: {message}\n"
     try:
         app()
-    except AnomalyNCDError as error:
+    except (AnomalyNCDError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        typer.echo("\nstopped. What was finished is kept: call the same command again to go on.", err=True)
-        raise SystemExit(130) from None
+    except SystemExit as stop:
+        if stop.code == STOPPED:
+            typer.echo("\nstopped. What was finished is kept: call the same command again to go on.", err=True)
+        raise
 
 
 if __name__ == "__main__":

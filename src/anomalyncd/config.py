@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from .errors import SettingsError
 
@@ -15,7 +16,7 @@ Preset = Literal["fast", "paper"]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class BinarizeConfig(Section):
@@ -86,7 +87,7 @@ class LearnConfig(Section):
     )
     bank_views: int = Field(8, ge=2, le=256, description="V, random views kept for each crop")
     normal: Literal["gate", "class"] = Field(
-        "gate", description="false alarms: left out by their score, or learned as the first class"
+        "gate", description="false alarms among regions of maps: left out by their score, or learned as the first class"
     )
     epochs: int = Field(30, ge=0)
     batch_size: int = Field(32, ge=2)
@@ -100,7 +101,7 @@ class LearnConfig(Section):
     contrastive_temperature: float = Field(1.0, gt=0)
     supervised_temperature: float = Field(0.07, gt=0)
     student_temperature: float = Field(0.1, gt=0)
-    teacher_temperature: tuple[float, float] = Field((0.07, 0.04), description="first and last τ_t")
+    teacher_temperature: tuple[PositiveFloat, PositiveFloat] = Field((0.07, 0.04), description="first and last τ_t")
     teacher_epochs: int = Field(40, ge=0)
     teacher_step: int = Field(4, ge=1)
     correction_threshold: float = Field(0.5, ge=-1, le=1, description="pseudo-label correction; −1 = off")
@@ -116,7 +117,7 @@ class MergeConfig(Section):
 class Config(Section):
     """All settings of a run."""
 
-    n_classes: int | None = Field(None, ge=1, description="classes to find, normal counted")
+    n_classes: int | None = Field(None, ge=1, le=10_000, description="classes to find, normal counted")
     has_normal: bool = Field(True, description="whether images without a defect are expected")
     preset: Preset = "fast"
     random_state: int = Field(0, ge=0)
@@ -185,24 +186,49 @@ def make_config(*layers: Mapping[str, Any], preset: str | None = None) -> Config
     5
     """
     chosen = preset or next((layer["preset"] for layer in reversed(layers) if layer.get("preset")), "fast")
-    if chosen not in PRESETS:
+    if not isinstance(chosen, str) or chosen not in PRESETS:
         raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, but got {chosen!r}.")
     try:
         return Config.model_validate(merge_layers(PRESETS[chosen], *layers, {"preset": chosen}))
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors()]
-        raise SettingsError("; ".join(lines)) from error
+        raise SettingsError(" ".join(_in_words(problem) for problem in error.errors())) from None
+
+
+def _in_words(problem: Mapping[str, Any]) -> str:
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, setting_names(), n=1)
+        return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else ".")
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{name}: {message}, but got {problem['input']!r}." if name else f"{message}."
+
+
+def setting_names() -> list[str]:
+    """Every setting as `--set` takes it.
+
+    Examples
+    --------
+    >>> setting_names()[:2], "learn.epochs" in setting_names()
+    (['n_classes', 'has_normal'], True)
+    """
+    names = []
+    for name, field in Config.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            names += [f"{name}.{inner}" for inner in field.annotation.model_fields]
+        else:
+            names.append(name)
+    return names
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Settings of a YAML file as a nested dictionary."""
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"{path}: cannot be read as a YAML file of settings ({error}).") from error
     if settings is not None and not isinstance(settings, dict):
         raise SettingsError(f"{path}: expected settings as `name: value`, but got {type(settings).__name__}.")
-    return settings or {}
+    return {str(name): value for name, value in (settings or {}).items()}
 
 
 def parse_setting(text: str) -> dict[str, Any]:
@@ -218,8 +244,8 @@ def parse_setting(text: str) -> dict[str, Any]:
         raise SettingsError(f"a setting must look like learn.epochs=5, but got {text!r}.")
     try:
         nested: Any = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{name}: {value!r} is no value ({error}).") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise SettingsError(f"{name.strip()}: {value!r} cannot be read as a value ({error}).") from error
     for key in reversed(name.strip().split(".")):
         nested = {key: nested}
     result: dict[str, Any] = nested

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +12,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from .config import Config, make_config
-from .errors import DataError, SettingsError
+from .errors import DataError, RunError, SettingsError
 from .progress import Silent
 from .run.discover import Discover
-from .run.extract import ImageRecord, RegionRecord
-from .run.folder import RunFolder
+from .run.folder import IMAGES_TABLE, LOG, REGIONS_TABLE, RunFolder
 from .run.inputs import Base, Inputs, Sources, gather, gather_base
-from .run.model import DiscoveryModel
+from .run.log import logging_to
+from .run.model import DiscoveryModel, choose_device
+from .run.records import ImageRecord, RegionRecord, report_files
 from .run.store import SHARD
-from .run.tables import Assignment, assign, read_csv, read_history
+from .run.tables import Assignment, assign, read_csv, read_history, read_results
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,10 @@ class Prediction:
 
     labels : (N,) int, 0 normal, 1 … defect classes, −1 unknown
     probabilities : (N, K) over the model's `classes_`
-    regions, images : tables with the columns of regions.csv and images.csv
+    regions, images : tables with the columns of regions.csv (but no `crop`) and images.csv
     skipped : id → why a file could not be read; such images are in none of the above
+
+    The probabilities of an image are all 0 where its label is −1.
     """
 
     labels: npt.NDArray[np.int64]
@@ -62,6 +64,7 @@ class AnomalyNCD:
     classes_ : (K,) int
     regions_, images_ : tables with the columns of regions.csv and images.csv
     history_ : loss of each epoch
+    seconds_ : stage → time that it took in this call; empty after `load`
     skipped_ : id → reason, for files that could not be read
 
     Examples
@@ -117,18 +120,21 @@ class AnomalyNCD:
         """
         return self.fit_inputs(gather(images, maps, masks), base=base, run=run)
 
-    def fit_inputs(self, inputs: Inputs, *, base: Base | None = None, run: str | Path | None = None) -> AnomalyNCD:
-        """As `fit`, for inputs that were gathered before."""
+    def fit_inputs(
+        self, inputs: Inputs, *, base: Base | None = None, run: str | Path | None = None, call: str = "AnomalyNCD.fit"
+    ) -> AnomalyNCD:
+        """As `fit`, for inputs that were gathered before; call : what to note in the run's log."""
         config = self._config()
         labelled = gather_base(base)
+        workspace = None
         if run is None:
-            self._workspace = tempfile.TemporaryDirectory(
-                prefix="anomalyncd-"
-            )  # goes with the estimator; `save` copies it
-            run = self._workspace.name
-        with RunFolder(Path(run)).writing() as folder:
-            found = Discover(folder, config, self.progress)(inputs, labelled)
-        self._folder = Path(run)
+            workspace = tempfile.TemporaryDirectory(prefix="anomalyncd-")  # goes with the estimator; `save` copies it
+            run = workspace.name
+        path = Path(run)
+        inputs.check_outside(path)
+        with RunFolder(path).writing() as folder, logging_to(path / LOG, self.progress, call) as progress:
+            found = Discover(folder, config, progress)(inputs, labelled)
+        self._workspace, self._folder = workspace, path.absolute()
         self.skipped_, self.history_, self.seconds_ = found.skipped, found.history, found.seconds
         return self._set(found.model, found.result)
 
@@ -145,7 +151,7 @@ class AnomalyNCD:
                 "this model was fitted on masks, so it has no fitted range for anomaly maps. Give masks (--masks), or fit "
                 "a model on maps."
             )
-        extract = model.extractor()
+        extract = model.extractor(self.progress.say)
         records: list[ImageRecord] = []
         regions: list[RegionRecord] = []
         probabilities = [np.empty((0, len(model.classes)))]
@@ -156,42 +162,51 @@ class AnomalyNCD:
                 regions += found.regions
                 probabilities.append(model.region_probabilities(found.parts, found.regions))
                 advance(len(found.images))
+        skipped = report_files(records, self.progress)
         result = assign(records, regions, np.concatenate(probabilities), model.classes, model.names, model.config.merge)
         if inputs.truth:
             result.images["true_label"] = [inputs.truth.get(name) for name in result.images["image"]]
-        skipped = {record.id: record.error for record in records if record.error}
-        for reason in skipped.values():
-            self.progress.warn(f"skipped {reason}")
         return Prediction(result.labels, result.probabilities, result.regions, result.images, skipped)
 
     def save(self, path: str | Path) -> None:
-        """Write the whole run to a folder (`discover` has its own folder already)."""
+        """Write the whole run to a folder, in the place of a run that may be there."""
         self._check_fitted()
-        target = Path(path)
-        if target.exists() and target.resolve() == self._folder.resolve():
+        target, source = Path(path), self._folder.resolve()
+        if target.resolve() == source:
             return
-        with RunFolder(target).writing():
-            shutil.copytree(self._folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+        if target.resolve().is_relative_to(source) or source.is_relative_to(target.resolve()):
+            raise RunError(f"{target}: a run cannot be saved inside itself or around itself. Choose another folder.")
+        with RunFolder(target).writing() as folder:
+            folder.replace_by(source)
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "auto", progress: Silent | None = None) -> AnomalyNCD:
         """Read a folder that `save` or `discover` wrote."""
         folder = Path(path)
+        choose_device(device)
         model = DiscoveryModel.read(folder, device=device)
-        config = model.config
-        self = cls(
-            config.n_classes or 0, preset=config.preset, has_normal=config.has_normal,
-            random_state=config.random_state, device=device, progress=progress,
-        )  # fmt: skip
-        images, regions = read_csv(folder / "images.csv"), read_csv(folder / "regions.csv")
-        manifest = read_csv(folder / "manifest.csv")
+        images, manifest = read_results(folder)
+        regions = read_csv(folder / REGIONS_TABLE)
         failed = manifest[manifest["status"] == "skipped"]
-        self._folder = folder
+        self = cls.from_config(model.config, progress=progress)
+        self._folder = folder.absolute()
         self.skipped_ = dict(zip(failed["image"], failed["message"], strict=True))
-        self.history_ = read_history(folder)
-        probabilities = images[[f"p_{k}" for k in model.classes.tolist()]].to_numpy(np.float64)
-        labels = images["label"].to_numpy(np.int64)
+        self.history_, self.seconds_ = read_history(folder), {}
+        try:
+            probabilities = images[[f"p_{k}" for k in model.classes.tolist()]].to_numpy(np.float64)
+            labels = images["label"].to_numpy(np.int64)
+        except (KeyError, ValueError) as error:
+            raise RunError(f"{folder / IMAGES_TABLE}: does not fit the model beside it ({error}).") from error
         return self._set(model, Assignment(labels, probabilities, model.classes, images, regions))
+
+    @classmethod
+    def from_config(cls, config: Config, *, progress: Silent | None = None) -> AnomalyNCD:
+        """An estimator with all settings of a configuration."""
+        if config.n_classes is None:
+            raise SettingsError("n_classes is missing: say how many classes to find.")
+        own = ("n_classes", "preset", "has_normal", "random_state", "device")
+        settings = config.model_dump(mode="json", exclude=set(own))
+        return cls(progress=progress, **{name: getattr(config, name) for name in own}, **settings)
 
     def _set(self, model: DiscoveryModel, result: Assignment) -> AnomalyNCD:
         self.model_ = model

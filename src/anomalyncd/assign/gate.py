@@ -15,7 +15,7 @@ def false_alarm_threshold(scores: npt.ArrayLike) -> float:
 
     Parameters
     ----------
-    scores : (N,) float, the largest value of each image's anomaly map
+    scores : (N,) float 0 … 1, the largest value of each image's anomaly map on the fitted range
 
     Examples
     --------
@@ -26,15 +26,16 @@ def false_alarm_threshold(scores: npt.ArrayLike) -> float:
     """
     ordered = np.sort(np.asarray(scores, dtype=np.float64))
     ordered = ordered[np.isfinite(ordered)]
-    total = ordered.var() if len(ordered) else 0.0
-    if len(ordered) < 4 or total <= 0:
+    halves = ordered / 2  # the spread of two floats may be more than a float holds
+    if len(ordered) < 4 or halves[0] == halves[-1]:
         return 0.0
-    below = np.arange(1, len(ordered))  # sizes of the lower group
-    sums = np.cumsum(ordered)[:-1]
-    above = len(ordered) - below
-    gap = (ordered.sum() - sums) / above - sums / below
-    explained = below * above * gap**2 / len(ordered) ** 2 / total
+    scaled = (halves - halves[0]) / (halves[-1] - halves[0])
+    below = np.arange(1, len(scaled))  # sizes of the lower group
+    above = len(scaled) - below
+    sums = np.cumsum(scaled)[:-1]
+    gap = (scaled.sum() - sums) / above - sums / below
+    explained = below * above * gap**2 / len(scaled) ** 2 / scaled.var()
     best = int(np.argmax(explained))
     if explained[best] <= LEAST_EXPLAINED:
         return 0.0
-    return float((ordered[best] + ordered[best + 1]) / 2)
+    return float(halves[best] + halves[best + 1])

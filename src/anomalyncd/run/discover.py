@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,24 +12,29 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import safetensors.numpy
+from safetensors import SafetensorError
 
 from .. import __version__
 from ..assign.gate import false_alarm_threshold
 from ..binarize.base import Binarizer
 from ..config import Config
-from ..errors import DataError
+from ..errors import DataError, RunError
 from ..learn.classifier import Parts, RegionSet, fit_classifier
 from ..learn.cluster import by_size, check_enough
 from ..model.backbone import MaskGuidedViT, resolve_name
-from ..progress import Silent
-from .extract import Extractor, binarizer_for, fit_binarizer
-from .folder import RunFolder, stable_hash
+from .extract import Extractor
+from .folder import CLASS_NAMES, HISTORY, IMAGES_TABLE, MANIFEST, MODEL_FILE, REGIONS_TABLE, RunFolder, stable_hash
 from .inputs import BaseSet, Inputs
-from .model import FORMAT, MODEL_FILE, DiscoveryModel, make_encoder, restore_binarizer
-from .store import RegionStore, fingerprint
+from .log import RunLog
+from .maps import binarizer_for, fit_binarizer
+from .model import FORMAT, DiscoveryModel, choose_device, make_encoder, read_names, restore_binarizer
+from .records import RegionRecord, report_files
+from .store import RegionStore, file_identity, fingerprint
 from .tables import Assignment, assign, manifest, read_history, to_csv
 
 T = TypeVar("T")
+RANGE = "range.json"
+RETRAINED = "tokens/trained.safetensors"  # class tokens of all regions after training
 BASE_REGIONS = 2  # crops that an image of the labelled base set gives, as in the paper
 
 
@@ -39,7 +44,6 @@ class Discovery:
 
     model: DiscoveryModel
     result: Assignment
-    store: RegionStore
     skipped: dict[str, str]
     history: list[dict[str, float]]
     seconds: dict[str, float]
@@ -48,24 +52,32 @@ class Discovery:
 class Discover:
     """One run in one folder."""
 
-    def __init__(self, folder: RunFolder, config: Config, progress: Silent) -> None:
-        self.folder, self.config, self.progress = folder, config, progress
-        self.model = DiscoveryModel(config)
+    def __init__(self, folder: RunFolder, config: Config, progress: RunLog) -> None:
+        self.folder, self.config, self.progress = folder, _pinned(config), progress
+        self.model = DiscoveryModel(self.config)
         self.seconds: dict[str, float] = {}
 
     def __call__(self, inputs: Inputs, base: BaseSet | None) -> Discovery:
         """All stages; those that were finished from the same inputs and settings are read instead."""
+        choose_device(self.config.device)  # a wrong one is said now, not after the maps were read
+        self.given_names = read_names(self.folder.path)
         self.folder.write_text("config.yaml", self.config.to_yaml())
-        key = stable_hash(self._frozen_identity(), self.config.binarize.model_dump(), fingerprint(inputs.items))
-        self.model.binarizer = self._timed("range", lambda: self._range(inputs, key))
+        range_key = stable_hash(
+            FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump(), fingerprint(inputs.items)
+        )
+        key = stable_hash(range_key, self._frozen_identity())
+        self.model.binarizer = self._timed("range", lambda: self._range(inputs, range_key))
         novel = self._timed("regions", lambda: self._regions(inputs, key))
-        skipped = self._report(novel)
+        skipped = report_files(novel.images, self.progress)
         base_key = ""
         labelled = None
         if base is not None:
             base_key = stable_hash(self._frozen_identity(), fingerprint(base.items), base.labels.tolist())
             labelled = self._timed("base set", lambda: self._base(base, base_key))
-        learn_key = stable_hash(key, base_key, self.config.model_dump(mode="json"))
+        learn_key = stable_hash(
+            key, base_key, self.config.model_dump(mode="json", exclude={"merge", "preset"}),
+            [region.digest for region in novel.regions], [bool(record.error) for record in novel.images],
+        )  # fmt: skip
         parts = self._timed("learning", lambda: self._learn(novel, labelled, learn_key))
         result = assign(
             novel.images, novel.regions, self.model.region_probabilities(parts, novel.regions), self.model.classes,
@@ -75,18 +87,21 @@ class Discover:
             result.images["true_label"] = [inputs.truth.get(name) for name in result.images["image"]]
         result.regions["crop"] = [novel.crop_name(region) for region in novel.regions]
         self._write_tables(novel, result)
-        return Discovery(self.model, result, novel, skipped, read_history(self.folder.path), self.seconds)
+        return Discovery(self.model, result, skipped, read_history(self.folder.path), self.seconds)
 
     def _range(self, inputs: Inputs, key: str) -> Binarizer | None:
         if all(item.map is None for item in inputs.items):
             return None
-        stored = self.folder.path / "range.json"
-        if self.folder.is_done("range", key) and stored.exists():
-            return restore_binarizer(self.config, json.loads(stored.read_text()))
+        if self.folder.is_done("range", key):
+            try:
+                return restore_binarizer(self.config, json.loads((self.folder.path / RANGE).read_text()))
+            except (OSError, ValueError, KeyError, TypeError):
+                pass  # damaged: fitted again
+        self.folder.start("range", key, RANGE)
         binarizer = binarizer_for(self.config.binarize, has_normal=self.config.has_normal)
         with self.progress.task("Range of the maps", len(inputs)) as advance:
             fit_binarizer(binarizer, inputs.items, self.config.binarize.min_map_size, advance)
-        self.folder.write_json("range.json", binarizer.get_state())
+        self.folder.write_json(RANGE, binarizer.get_state())
         self.folder.finish("range", key)
         return binarizer
 
@@ -106,43 +121,66 @@ class Discover:
 
         with self.progress.task("Labelled base set", len(base.items)) as advance:
             store = RegionStore(self.folder, "base").fill(base.items, make, key, advance)
+        report_files(store.images, self.progress)
         if not store.regions:
-            raise DataError("the base set has no region: its masks are empty or could not be read.")
+            raise DataError("the base set has no region: all its masks are empty.")
         # Classes are numbered again, because one whose masks are all empty would leave a gap.
         _, labels = np.unique(base.labels[[region.index for region in store.regions]], return_inverse=True)
         return RegionSet(store.parts, np.ones(len(labels), np.float32), store.crop, labels.astype(np.int64))
 
     def _learn(self, novel: RegionStore, base: RegionSet | None, key: str) -> Parts:
         """Train, or read what was trained; returns the features of all regions as the trained network sees them."""
-        retrained = f"{novel.tokens}/trained.safetensors"
-        trains_token = self.config.learn.train_last_block
-        if self.folder.is_done("learn", key) and (self.folder.path / MODEL_FILE).exists():
-            self.model = DiscoveryModel.read(self.folder.path, device=self.config.device)
-        elif novel.regions:
+        known = self._learned(novel, key)
+        if known is not None:
+            return known
+        if renamed := {k: name for k, name in self.given_names.items() if name != self.model.names.get(k)}:
+            self.progress.warn(f"classes are learned anew, so the names given to them no longer fit: {renamed}")
+        self.folder.start("learn", key, RETRAINED)
+        parts: Parts = novel.parts
+        if novel.regions:
             self._train(novel, base)
-            parts = self._encode_again(novel) if trains_token else novel.parts
-            if trains_token:
-                self.folder.write(retrained, safetensors.numpy.save(parts))
+            if self.config.learn.train_last_block:
+                parts = self._encode_again(novel)
+                self.folder.write(RETRAINED, safetensors.numpy.save(dict(parts)))
             self._number_by_size(parts, novel)
         else:
             self.progress.warn(
                 "no image has an anomalous region: all of them are normal, and there is nothing to learn."
             )
+        self.folder.write(MODEL_FILE, self.model.pack())
+        self.folder.finish("learn", key)
+        return parts
+
+    def _learned(self, novel: RegionStore, key: str) -> Parts | None:
+        """What an earlier call learned from the same regions; None where there is nothing, or it is damaged."""
         if not self.folder.is_done("learn", key):
-            self.folder.write(MODEL_FILE, self.model.pack())
-            self.folder.finish("learn", key)
-        if trains_token and novel.regions:
-            return safetensors.numpy.load_file(self.folder.path / retrained)
-        return novel.parts
+            return None
+        try:
+            model = DiscoveryModel.read(self.folder.path, device=self.config.device, names=False)
+            retrained = bool(model.classifier and model.classifier.last_block)
+            parts = safetensors.numpy.load_file(self.folder.path / RETRAINED) if retrained else novel.parts
+        except (RunError, OSError, SafetensorError):
+            return None
+        model.names |= self.given_names
+        if model.config != self.config:  # only in what learning does not depend on
+            model.config = self.config
+            self.folder.write(MODEL_FILE, model.pack())
+        self.model = model
+        return parts
 
     def _train(self, novel: RegionStore, base: RegionSet | None) -> None:
         scores = np.array([region.score for region in novel.regions], dtype=np.float32)
         if self.model.binarizer is not None and self.config.has_normal and not self.model.learns_normal:
             self.model.gate = false_alarm_threshold([r.score for r in novel.images if not r.error])
-        real = np.flatnonzero(scores >= self.model.gate)
+        order = by_content(novel.regions)
+        real = order[scores[order] >= self.model.gate]
         count = self.model.n_region_classes
         if len(real) < count <= len(novel.regions):
-            self.model.gate, real = 0.0, np.arange(len(scores))
+            self.progress.warn(
+                f"only {len(real)} regions score clearly higher than the rest, fewer than the {count} classes asked for: "
+                "weak regions are not taken for false alarms this time."
+            )
+            self.model.gate, real = 0.0, order
         check_enough(len(real), count)
         chosen = RegionSet(
             {name: values[real] for name, values in novel.parts.items()}, scores[real],
@@ -150,16 +188,15 @@ class Discover:
         )  # fmt: skip
         learn = self.config.learn
         banked = learn.train_last_block and learn.views != "fresh"
-        with (
-            self.progress.task("Views", len(real) + (0 if base is None else len(base)) if banked else 0) as on_view,
-            self.progress.task("Learning", learn.epochs) as on_epoch,
-        ):
+        n_views = len(real) + (0 if base is None else len(base)) if banked else 0
+        with self.progress.task("Views", n_views) as on_view, self.progress.task("Learning", learn.epochs) as on_epoch:
             self.model.classifier = fit_classifier(
                 chosen, base, count, self.config, self._vit(), workspace=self.folder.path / novel.tokens,
                 normal=0 if self.model.learns_normal else None, on_view=lambda _: on_view(),
                 on_epoch=lambda row: on_epoch(1, f"loss {row['loss']:.4f}"),
             )  # fmt: skip
-        self.folder.write_text("loss.csv", to_csv(pd.DataFrame(self.model.classifier.history)))
+        if learn.epochs:
+            self.folder.write_text(HISTORY, to_csv(pd.DataFrame(self.model.classifier.history)))
 
     def _encode_again(self, novel: RegionStore) -> dict[str, npt.NDArray[np.float16]]:
         """Class tokens of all regions with the trained last block; the other parts did not change."""
@@ -178,7 +215,7 @@ class Discover:
         assert self.model.classifier is not None
         classes = self.model.classes
         defects = np.flatnonzero(classes > 0)
-        best = self.model.region_probabilities(parts, novel.regions).argmax(axis=1)
+        best = self.model.region_probabilities(parts, novel.regions).argmax(axis=1)[by_content(novel.regions)]
         found = np.searchsorted(defects, best[np.isin(best, defects)])
         rank = by_size(np.concatenate([found, np.arange(len(defects))]), len(defects))[-len(defects) :]
         order = np.argsort(rank)
@@ -186,32 +223,38 @@ class Discover:
         self.model.classifier.renumber(np.concatenate([np.arange(offset), order + offset]))
 
     def _write_tables(self, novel: RegionStore, result: Assignment) -> None:
-        self.folder.write_text("manifest.csv", to_csv(manifest(novel.images)))
-        self.folder.write_text("regions.csv", to_csv(result.regions))
-        self.folder.write_json("classes.json", {str(k): name for k, name in self.model.names.items()})
-        self.folder.write_text("images.csv", to_csv(result.images))  # last: where it is, the run is whole
-
-    def _report(self, novel: RegionStore) -> dict[str, str]:
-        skipped = {r.id: r.error for r in novel.images if r.error}
-        for reason in skipped.values():
-            self.progress.warn(f"skipped {reason}")
-        if len(skipped) == len(novel.images):
-            raise DataError(f"none of the {len(skipped)} images could be read.")
-        return skipped
+        self.folder.write_text(MANIFEST, to_csv(manifest(novel.images)))
+        self.folder.write_text(REGIONS_TABLE, to_csv(result.regions))
+        self.folder.write_json(CLASS_NAMES, {str(k): name for k, name in self.model.names.items()})
+        self.folder.write_text(IMAGES_TABLE, to_csv(result.images))  # last: where it is, the run is whole
 
     def _vit(self) -> MaskGuidedViT:
         return self.model.vit(self.progress.say)
 
     def _frozen_identity(self) -> list[object]:
-        config = self.config
-        sections = [config.model, config.features, config.crop]
+        """All that the features of a region depend on, besides its files."""
+        model, features = self.config.model, self.config.features
         return [
-            FORMAT, __version__, resolve_name(config.model.backbone), config.has_normal,
-            *(section.model_dump(mode="json") for section in sections),
+            FORMAT, __version__, model.model_dump(mode="json"), self.config.crop.model_dump(),
+            None if model.weights is None else file_identity(model.weights),
+            sorted(features.weights()), features.block, features.views,
         ]  # fmt: skip
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:
         started = time.perf_counter()
         out = work()
         self.seconds[stage] = time.perf_counter() - started
+        self.progress.note(f"{stage}: {self.seconds[stage]:.1f} s")
         return out
+
+
+def by_content(regions: Sequence[RegionRecord]) -> npt.NDArray[np.int64]:
+    """Positions of the regions in an order that no file name has a say in: names of folders must not change a result."""
+    return np.array(sorted(range(len(regions)), key=lambda index: regions[index].digest), dtype=np.int64)
+
+
+def _pinned(config: Config) -> Config:
+    """What another machine or working folder would read differently, made definite before it is stored."""
+    weights = None if config.model.weights is None else config.model.weights.absolute()
+    model = config.model.model_copy(update={"backbone": resolve_name(config.model.backbone), "weights": weights})
+    return config.model_copy(update={"model": model})

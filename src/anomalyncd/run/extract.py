@@ -2,74 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ..binarize import make_binarizer
 from ..binarize.base import Binarizer
-from ..config import BinarizeConfig, Config
+from ..config import Config
 from ..crop import CropRule, Region, cut, find_regions, whole_region
 from ..data.images import read_image
-from ..data.maps import read_map, read_mask
+from ..data.maps import read_mask
 from ..errors import BadFileError
 from ..learn.features import CropBatch, RegionEncoder
-
-Source = Path | npt.NDArray[Any]
-FloatMap = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Item:
-    """One image to work on. With neither map nor mask it has no defect."""
-
-    id: str
-    image: Source
-    map: Source | None = None
-    mask: Source | None = None
-
-
-@dataclass
-class ImageRecord:
-    """What became of an image; `error` is set when a file of it could not be read, and then it is left out.
-
-    score : largest value of its map on the fitted range, 1 without a map; threshold : of its mask, in the map's units
-    """
-
-    index: int
-    id: str
-    height: int = 0
-    width: int = 0
-    n_regions: int = 0
-    score: float = 1.0
-    threshold: float = math.nan
-    error: str = ""
-
-
-@dataclass
-class RegionRecord:
-    """A region and where its image stands in the list."""
-
-    index: int
-    image: str
-    region: int
-    box: tuple[int, int, int, int]
-    square: tuple[int, int, int]
-    area: float
-    score: float
+from .maps import FloatMap, binarize_map, note_on_map, prepare_map
+from .records import ImageRecord, Item, RegionRecord
 
 
 @dataclass
 class Extracted:
     """Some images' regions.
 
-    parts : part name → (R, V, C) float16, as `RegionEncoder.encode` gives; empty without an encoder
+    parts : part name → (R, V, C) float16, as `RegionEncoder.encode` gives
     masks : index of an image → its binary mask at map resolution
     """
 
@@ -80,56 +36,6 @@ class Extracted:
     masks: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
 
-def binarizer_for(config: BinarizeConfig, *, has_normal: bool) -> Binarizer:
-    """The configured binariser, not fitted yet."""
-    if config.method == "mebin":
-        return make_binarizer(
-            "mebin", n_thresholds=config.n_thresholds, min_interval=config.min_interval, erosion=config.erosion,
-            rule=config.rule, has_normal=has_normal,
-        )  # fmt: skip
-    if config.method == "fixed":
-        return make_binarizer("fixed", threshold=config.fixed_threshold)
-    return make_binarizer("otsu")
-
-
-def prepare_map(source: Source, min_size: int) -> FloatMap:
-    """Read a map and enlarge a small one, because erosion would eat it.
-
-    Examples
-    --------
-    >>> prepare_map(np.zeros((32, 16), np.float32), 256).shape
-    (256, 128)
-    """
-    values = read_map(source)
-    scale = min_size / max(values.shape)
-    if scale <= 1:
-        return values
-    size = (max(1, round(values.shape[1] * scale)), max(1, round(values.shape[0] * scale)))
-    finite = np.isfinite(values)
-    if not finite.all() and finite.any():  # interpolation would spread NaN over its neighbours
-        values = np.where(finite, values, values[finite].min())
-    enlarged: FloatMap = cv2.resize(values, size, interpolation=cv2.INTER_LINEAR).astype(np.float32)
-    return enlarged
-
-
-def fit_binarizer(
-    binarizer: Binarizer, items: Iterable[Item], min_size: int, on_map: Callable[[], None] | None = None
-) -> Binarizer:
-    """Fit the range on all readable maps, one at a time."""
-
-    def maps() -> Iterable[FloatMap]:
-        for item in items:
-            if on_map:
-                on_map()
-            try:
-                if item.map is not None:
-                    yield prepare_map(item.map, min_size)
-            except BadFileError:
-                continue  # reported when the image itself is worked on
-
-    return binarizer.fit(maps())
-
-
 class Extractor:
     """Images → regions → crops → features.
 
@@ -137,10 +43,10 @@ class Extractor:
     ----------
     config : binarise, crop and has_normal settings are used
     binarizer : fitted, or None when the items have masks
-    encoder : computes features of the crops; None leaves them out
+    encoder : computes features of the crops
     """
 
-    def __init__(self, config: Config, binarizer: Binarizer | None, encoder: RegionEncoder | None) -> None:
+    def __init__(self, config: Config, binarizer: Binarizer | None, encoder: RegionEncoder) -> None:
         crop = config.crop
         self.config, self.binarizer, self.encoder = config, binarizer, encoder
         self.rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
@@ -170,21 +76,17 @@ class Extractor:
                 masks.append(crop_mask)
                 context_masks.append(_shrink_mask(np.isin(components, region.labels), self.config.model.input_size))
                 image_of.append(len(contexts))
+                digest = hashlib.blake2b(crop.tobytes() + crop_mask.tobytes(), digest_size=16).hexdigest()
                 out.regions.append(
-                    RegionRecord(index, item.id, number, region.box, region.square, region.area, region.score)
+                    RegionRecord(index, item.id, number, region.box, region.square, region.area, region.score, digest)
                 )
             if regions:
                 contexts.append(_shrink(image, self.config.model.input_size))
         if crops:
             out.batch = CropBatch(
-                np.stack(crops),
-                np.stack(masks),
-                np.stack(contexts),
-                np.stack(context_masks),
-                np.array(image_of),
+                np.stack(crops), np.stack(masks), np.stack(contexts), np.stack(context_masks), np.array(image_of)
             )
-            if self.encoder is not None:
-                out.parts = self.encoder.encode(out.batch)
+            out.parts = self.encoder.encode(out.batch)
         return out
 
     def _regions(
@@ -197,17 +99,30 @@ class Extractor:
             mask = read_mask(item.mask)
         elif item.map is not None and self.binarizer is not None:
             values = prepare_map(item.map, self.config.binarize.min_map_size)
-            result = self.binarizer.binarize(values)
-            mask, scores, record.threshold = result.mask, self.binarizer.normalize(values), result.threshold
-            record.score = float(scores.max())
+            record.note = note_on_map(values)
+            result, scores = binarize_map(self.binarizer, values)
+            mask, record.threshold, record.score = result.mask, result.threshold, float(scores.max())
         if mask is None or not mask.any():
             if self.config.has_normal:
-                record.score = 0.0 if self.binarizer is None else record.score
+                record.score = 0.0 if scores is None else record.score
                 return [], np.zeros((1, 1), np.int32), mask
             regions, components = whole_region(size, scores)
             return regions, components, mask
         regions, components = find_regions(mask, size, rule=self.rule, scores=scores)
         return regions[: self.config.crop.max_regions], components, mask
+
+
+def is_readable(item: Item) -> bool:
+    """Whether all files of an image can be read by now."""
+    try:
+        read_image(item.image)
+        if item.map is not None:
+            prepare_map(item.map, 0)
+        if item.mask is not None:
+            read_mask(item.mask)
+    except BadFileError:
+        return False
+    return True
 
 
 def _shrink(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:

@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,35 @@ from filelock import FileLock, Timeout
 from ..errors import RunError
 
 PARTIAL = ".partial"  # ending of a file or folder that is not whole yet
-STAGES = "stages.json"
+STAGES = "stages.json"  # there from the first moment on, so it also tells a run folder from any other
+LOCK = ".lock"
+LOG = "run.log"
+MODEL_FILE = "model.safetensors"
+CLASS_NAMES = "classes.json"
+IMAGES_TABLE = "images.csv"
+REGIONS_TABLE = "regions.csv"
+MANIFEST = "manifest.csv"
+HISTORY = "loss.csv"
+CLASS_SHEET = "classes.png"
+# What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
+RESULTS = (
+    MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, "report.html",
+)  # fmt: skip
+OWN = (*RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "tokens", "base")
 
 
 class RunFolder:
     """Everything of one run in one folder.
 
-    Each stage has a key, the hash of all that it reads. `stages.json` holds the keys of finished stages, so a second call
-    redoes only what changed, and what a killed process left half-written is never taken for a result.
+    Each stage has a key, the hash of all that it reads. `stages.json` holds the key that each stage was begun with and
+    whether it was finished, so a second call redoes only what changed, and what a killed process left half-done is never
+    taken for a result.
 
     Examples
     --------
     >>> import tempfile
     >>> run = RunFolder(Path(tempfile.mkdtemp()))
-    >>> run.is_done("regions", "abc")
+    >>> run.start("regions", "abc"); run.is_done("regions", "abc")
     False
     >>> run.finish("regions", "abc"); run.is_done("regions", "abc")
     True
@@ -41,14 +56,18 @@ class RunFolder:
     @contextmanager
     def writing(self) -> Iterator[RunFolder]:
         """Create the folder, keep other writers out, and sweep away what a killed one left half-written."""
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path}: expected a folder for the run, but this is a file.")
         try:
+            self._check_ours()
             self.path.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.path / ".lock", timeout=0):
-                for leftover in self.path.rglob(f"*{PARTIAL}"):
-                    shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-                yield self
+            with FileLock(self.path / LOCK, timeout=0):
+                self._sweep()
+                if not (self.path / STAGES).exists():
+                    self.write_json(STAGES, {})
+                try:
+                    yield self
+                except (Exception, KeyboardInterrupt):
+                    self._sweep()  # a view bank is large, and who stops a run may want the room
+                    raise
         except Timeout:
             raise RunError(
                 f"{self.path}: another process is writing to this run. Wait for it or choose another folder."
@@ -61,23 +80,46 @@ class RunFolder:
 
     def is_done(self, stage: str, key: str) -> bool:
         """Whether the stage was finished from exactly these inputs."""
-        return self._stages().get(stage) == key
+        return self._stages().get(stage) == {"key": key, "done": True}
+
+    def start(self, stage: str, key: str, *outputs: str) -> None:
+        """Begin or go on with a stage: its outputs are kept only if they were begun from the same inputs."""
+        if self._stages().get(stage, {}).get("key") != key:
+            for name in (*RESULTS, *outputs):  # before the new key is written: old outputs must not pass for new ones
+                _remove(self.path / name)
+        self._record(stage, key, done=False)
 
     def finish(self, stage: str, key: str) -> None:
         """Record a finished stage."""
-        self.write_json(STAGES, {**self._stages(), stage: key})
+        self._record(stage, key, done=True)
 
-    def restart(self, stage: str, key: str, *outputs: str) -> None:
-        """Remove a stage's outputs unless they were begun from the same inputs, and record that they are begun now."""
-        begun = f"{stage} (begun)"
-        if self._stages().get(begun) != key:
-            for name in outputs:
-                shutil.rmtree(self.path / name, ignore_errors=True)
-            self.finish(begun, key)
+    def replace_by(self, source: Path) -> None:
+        """Put the content of another run folder in the place of this one's."""
+        copy = self.path / f"copy{PARTIAL}"
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns(LOCK, f"*{PARTIAL}"))
+        self.write_json(STAGES, {})
+        for name in OWN:
+            _remove(self.path / name)
+        # Where images.csv is, the run is whole; and stages.json must not promise what is not there yet.
+        for entry in sorted(copy.iterdir(), key=lambda entry: (entry.name == IMAGES_TABLE, entry.name == STAGES)):
+            os.replace(entry, self.path / entry.name)
+        copy.rmdir()
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file whole or not at all."""
-        self.write_with(name, lambda path: path.write_bytes(data))
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(target.name + PARTIAL)
+        try:
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())  # on disk before the name is: a power cut must not leave an empty file
+            os.replace(partial, target)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink()  # on a full disk every byte counts
+            raise
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file (UTF-8, newline as given) whole or not at all."""
@@ -87,25 +129,38 @@ class RunFolder:
         """Write JSON, sorted and indented, whole or not at all."""
         self.write_text(name, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
-    def write_with(self, name: str, writer: Callable[[Path], object]) -> None:
-        """Let `writer` fill a temporary path, then put it in place in one step."""
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(target.name + PARTIAL)
-        writer(partial)
-        if partial.is_file():
-            with partial.open("rb+") as handle:  # on disk before the name is: a power cut must not leave an empty file
-                os.fsync(handle.fileno())
-        elif target.is_dir():
-            shutil.rmtree(target)
-        os.replace(partial, target)
+    def _check_ours(self) -> None:
+        """A run replaces what lies under its own names (masks, crops …), so it must not meet somebody else's."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path}: expected a folder for the run, but this is a file.")
+        found = {entry.name for entry in self.path.iterdir()} if self.path.exists() else set()
+        others = sorted(found - {LOCK, STAGES + PARTIAL})
+        if others and STAGES not in found:
+            raise RunError(
+                f"{self.path}: expected an empty folder or an earlier run, but it holds other files ({others[0]}). Choose "
+                "another folder."
+            )
 
-    def _stages(self) -> dict[str, str]:
+    def _sweep(self) -> None:
+        for leftover in list(self.path.rglob(f"*{PARTIAL}")):
+            _remove(leftover)
+
+    def _record(self, stage: str, key: str, done: bool) -> None:
+        self.write_json(STAGES, {**self._stages(), stage: {"key": key, "done": done}})
+
+    def _stages(self) -> dict[str, dict[str, Any]]:
         try:
-            stages: dict[str, str] = json.loads((self.path / STAGES).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return {}
-        return stages
+            stages = json.loads((self.path / STAGES).read_text(encoding="utf-8"))
+            return {stage: dict(state) for stage, state in stages.items()}
+        except (FileNotFoundError, ValueError, TypeError, AttributeError):
+            return {}  # damaged: everything is done again
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def stable_hash(*values: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -10,9 +10,9 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from ..data.dataset import Dataset, load_base, load_dataset
-from ..errors import DataError
-from .extract import Item
+from ..data.dataset import load_base, load_dataset
+from ..errors import DataError, SettingsError
+from .records import Item
 
 Source = str | Path | npt.NDArray[Any]
 Sources = Sequence[Source | None] | npt.NDArray[Any] | str | Path
@@ -24,13 +24,23 @@ class Inputs:
     """Images to work on.
 
     truth : id → class by folder or table; only ever copied into tables, never read by anything that learns
+    folders : that the files were searched in
     """
 
     items: list[Item]
     truth: dict[str, str] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def check_outside(self, run: Path) -> None:
+        """A run inside a folder of inputs would be found among them by the next call."""
+        for folder in self.folders:
+            if run.resolve().is_relative_to(folder.resolve()):
+                raise SettingsError(
+                    f"{run}: the run would lie inside {folder}, which is read. Choose a folder outside."
+                )
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,7 @@ def gather(images: Sources, maps: Sources | None = None, masks: Sources | None =
     if _is_place(images):
         if not all(value is None or _is_place(value) for value in (maps, masks)):
             raise DataError("images are a folder or table, so maps or masks must be a folder too.")
-        dataset = load_dataset(images, maps=maps, masks=masks)  # type: ignore[arg-type]
-        return from_dataset(dataset)
+        return load_inputs(images, maps=maps, masks=masks)  # type: ignore[arg-type]
     assert not isinstance(images, str | Path)
     listed = list(images)
     if not listed:
@@ -70,12 +79,24 @@ def gather(images: Sources, maps: Sources | None = None, masks: Sources | None =
     return Inputs(items)
 
 
-def from_dataset(dataset: Dataset) -> Inputs:
-    """A loaded data set, which must have maps or masks."""
-    if dataset.has_maps == dataset.has_masks:
-        raise DataError("give either maps (--maps) or masks (--masks), and not both: one for each image.")
+def load_inputs(
+    images: str | Path,
+    *,
+    maps: str | Path | None = None,
+    masks: str | Path | None = None,
+    exclude: Collection[str] = (),
+) -> Inputs:
+    """Images of a folder or table, with maps or masks; arguments as for `load_dataset`."""
+    dataset = load_dataset(images, maps=maps, masks=masks, exclude=exclude)
+    if dataset.has_maps and dataset.has_masks:
+        raise DataError(f"{images}: found both maps and masks. Give one of them: with a table, leave one column out.")
+    if not dataset.has_maps and not dataset.has_masks:
+        raise DataError(f"{images}: give either maps (--maps) or masks (--masks), one for each image.")
     items = [Item(s.id, s.image, s.map, s.mask) for s in dataset.samples]
-    return Inputs(items, {s.id: s.label for s in dataset.samples if s.label is not None})
+    searched = [Path(folder) for folder in (maps, masks) if folder is not None]
+    if not _is_table(images):
+        searched.append(dataset.root)
+    return Inputs(items, {s.id: s.label for s in dataset.samples if s.label is not None}, tuple(searched))
 
 
 def gather_base(base: Base | None) -> BaseSet | None:
@@ -87,8 +108,8 @@ def gather_base(base: Base | None) -> BaseSet | None:
         items = [Item(s.id, s.image, mask=s.mask) for s in samples]
         names = [str(s.label) for s in samples]
     else:
-        if len(base) != 3:
-            raise DataError(f"base must be (images, masks, labels) or a folder, but got {len(base)} parts.")
+        if len(base) != 3 or any(part is None for part in base):
+            raise DataError("base must be (images, masks, labels), three lists of the same length, or a folder.")
         images, masks, labels = base
         items = gather(list(images), masks=list(masks)).items
         names = [str(label) for label in labels]

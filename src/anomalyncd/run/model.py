@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,13 @@ from ..errors import RunError, SettingsError
 from ..learn.classifier import Classifier, Parts
 from ..learn.features import RegionEncoder
 from ..model.backbone import MaskGuidedViT, load_vit
-from .extract import Extractor, RegionRecord, binarizer_for
+from .extract import Extractor
+from .folder import CLASS_NAMES, MODEL_FILE
+from .maps import binarizer_for
+from .records import RegionRecord
 
-MODEL_FILE = "model.safetensors"
-FORMAT = 1
+Say = Callable[[str], None]  # called with one line before slow steps, such as a download
+FORMAT = 1  # of all that a run folder holds
 
 
 @dataclass
@@ -57,8 +60,8 @@ class DiscoveryModel:
 
     @property
     def learns_normal(self) -> bool:
-        """Whether the classifier's first class is the normal one."""
-        return self.config.has_normal and self.config.learn.normal == "class"
+        """Whether the classifier's first class is the normal one; with masks every region is a defect, so it never is."""
+        return self.config.has_normal and self.config.learn.normal == "class" and self.binarizer is not None
 
     @property
     def n_region_classes(self) -> int:
@@ -81,7 +84,7 @@ class DiscoveryModel:
             out[false_alarm, 0] = 1
         return out
 
-    def vit(self, say: Any = None) -> MaskGuidedViT:
+    def vit(self, say: Say | None = None) -> MaskGuidedViT:
         """The backbone on its device, with the trained last block; loaded once."""
         if self._vit is None:
             self._vit = make_vit(self.config, say)
@@ -89,9 +92,9 @@ class DiscoveryModel:
                 self.classifier.install(self._vit)
         return self._vit
 
-    def extractor(self) -> Extractor:
+    def extractor(self, say: Say | None = None) -> Extractor:
         """For new images: the same range, crops and features as when it was fitted."""
-        return Extractor(self.config, self.binarizer, make_encoder(self.vit(), self.config))
+        return Extractor(self.config, self.binarizer, make_encoder(self.vit(say), self.config))
 
     def pack(self) -> bytes:
         """The file's content."""
@@ -111,12 +114,13 @@ class DiscoveryModel:
         return data
 
     @classmethod
-    def read(cls, folder: Path, *, device: str = "auto") -> DiscoveryModel:
-        """The model of a run folder."""
+    def read(cls, folder: Path, *, device: str = "auto", names: bool = True) -> DiscoveryModel:
+        """The model of a run folder, with the names that people gave to its classes unless `names` is False."""
         path = folder / MODEL_FILE
         if not path.is_file():
             raise RunError(
-                f"{folder}: expected a run folder with {MODEL_FILE}, none found. Make one with `anomalyncd discover`."
+                f"{folder}: expected a finished run with {MODEL_FILE}, none found. Make or finish one with "
+                "`anomalyncd discover`."
             )
         try:
             with safe_open(path, framework="numpy") as file:
@@ -127,15 +131,31 @@ class DiscoveryModel:
             config = make_config({**meta["config"], "device": device})
             classifier = Classifier.restore(tensors, meta["classifier"]) if meta["classifier"] else None
             binarizer = restore_binarizer(config, meta["binarizer"]) if meta["binarizer"] else None
-            names = {int(k): name for k, name in meta["names"].items()}
-            return cls(config, classifier, binarizer, meta["gate"], names)
+            own_names = {int(k): name for k, name in meta["names"].items()}
+            model = cls(config, classifier, binarizer, meta["gate"], own_names)
         except RunError:
             raise
         except Exception as error:  # damage shows in many ways, and all mean the same to the user
-            raise RunError(f"{path}: damaged or not a model of anomalyncd ({error}).") from error
+            raise RunError(
+                f"{path}: damaged, or not a model of anomalyncd ({error}). Call the `discover` that made it again."
+            ) from error
+        if names:
+            model.names |= read_names(folder)
+        return model
 
 
-def make_vit(config: Config, say: Any = None) -> MaskGuidedViT:
+def read_names(folder: Path) -> dict[int, str]:
+    """Label → name that people gave to a class, from classes.json; empty where there is no such file."""
+    path = folder / CLASS_NAMES
+    if not path.exists():
+        return {}
+    try:
+        return {int(label): str(name) for label, name in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunError(f'{path}: expected names of classes as {{"1": "dent"}} ({error}).') from error
+
+
+def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
     """The configured backbone on its device."""
     settings = config.model
     vit = MaskGuidedViT(
@@ -150,10 +170,10 @@ def make_encoder(vit: MaskGuidedViT, config: Config) -> RegionEncoder:
     return RegionEncoder(vit, config.features, input_size=config.model.input_size, batch_size=config.batch_size)
 
 
-def restore_binarizer(config: Config, state: dict[str, float]) -> Binarizer:
+def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
     """The configured binariser with a range fitted earlier."""
     binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
-    binarizer.low_, binarizer.high_ = state["low"], state["high"]
+    binarizer.low_, binarizer.high_ = float(state["low"]), float(state["high"])
     return binarizer
 
 
@@ -163,7 +183,7 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         raise SettingsError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]}). Try cpu.") from error
     return device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -15,11 +16,12 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import safe_open
 
-from ..errors import BadFileError, RunError
-from .extract import Extracted, Extractor, ImageRecord, Item, RegionRecord
+from ..errors import RunError
+from .extract import Extracted, Extractor, is_readable
 from .folder import RunFolder
+from .records import ImageRecord, Item, RegionRecord, Source
 
-SHARD = 32  # images
+SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
 
 
 class RegionStore:
@@ -46,58 +48,49 @@ class RegionStore:
         items: Sequence[Item],
         make_extractor: Callable[[], Extractor],
         key: str,
-        on_images: Callable[[int], None] | None = None,
-        max_regions: int | None = None,
+        on_images: Callable[[int], None],
     ) -> RegionStore:
-        """Extract what is not there yet and load all of it."""
-        starts = range(0, len(items), SHARD)
-        if not self.run.is_done(self.stage, key):
-            self.run.restart(self.stage, key, self.tokens, self.crops, self.masks)
-            extractor = None
-            for number, start in enumerate(starts):
-                if not (self.run.path / self._shard(number)).exists():
-                    extractor = extractor or make_extractor()
-                    found = extractor(items[start : start + SHARD], first_index=start)
-                    self._write_pictures(found)
-                    self.run.write(self._shard(number), _pack(found))
-                if on_images:
-                    on_images(min(SHARD, len(items) - start))
-            self.run.finish(self.stage, key)
-        elif on_images:
-            on_images(len(items))
-        return self.load(len(starts))
-
-    def load(self, n_shards: int) -> RegionStore:
-        """Read all shards: records and features."""
+        """Extract what is not there yet, is damaged, or was not readable before; and load all the rest."""
+        self.run.start(self.stage, key, self.tokens, self.crops, self.masks)
         parts: dict[str, list[npt.NDArray[np.float16]]] = {}
-        for number in range(n_shards):
-            path = self.run.path / self._shard(number)
-            try:
-                with safe_open(path, framework="numpy") as shard:
-                    records = json.loads(shard.metadata()["records"])
-                    for name in shard.keys():  # noqa: SIM118 (not a dictionary)
-                        if name != "none":
-                            parts.setdefault(name, []).append(shard.get_tensor(name))
-            except Exception as error:  # the library has its own error type for each kind of damage
-                path.unlink(missing_ok=True)
-                raise RunError(
-                    f"{path}: damaged, and removed ({error}). Call the same command again to redo it."
-                ) from error
-            self.images += [ImageRecord(**row) for row in records["images"]]
-            self.regions += [_region(row) for row in records["regions"]]
+        extractor = None
+        for number, start in enumerate(range(0, len(items), SHARD)):
+            shard = self._read(number)
+            if shard is None or any(record.error and is_readable(items[record.index]) for record in shard.images):
+                extractor = extractor or make_extractor()
+                shard = extractor(items[start : start + SHARD], first_index=start)
+                self._write_pictures(shard)
+                self.run.write(self._shard(number), _pack(shard))
+            self.images += shard.images
+            self.regions += shard.regions
+            for name, values in shard.parts.items():
+                parts.setdefault(name, []).append(values)
+            on_images(len(shard.images))
         self.parts = {name: np.concatenate(values) for name, values in parts.items()}
+        self.run.finish(self.stage, key)
         return self
+
+    def _read(self, number: int) -> Extracted | None:
+        """A stored shard without its pictures; None where it is missing or damaged."""
+        try:
+            with safe_open(self.run.path / self._shard(number), framework="numpy") as file:
+                records = json.loads(file.metadata()["records"])
+                parts = {name: file.get_tensor(name) for name in file.keys() if name != "none"}  # noqa: SIM118
+            images = [ImageRecord(**row) for row in records["images"]]
+            return Extracted(images, [_region(row) for row in records["regions"]], parts=parts)
+        except Exception:  # the library has its own error type for each kind of damage
+            return None
 
     def crop(self, index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
         """The stored crop (S, S, 3) uint8 and mask (S, S) bool of one region."""
         picture = self.run.path / self.crop_name(self.regions[index])
-        crop = cv2.imread(str(picture), cv2.IMREAD_COLOR)
-        mask = cv2.imread(str(picture.with_name(picture.stem + "_mask.png")), cv2.IMREAD_GRAYSCALE)
+        crop, mask = read_crop(picture)
         if crop is None or mask is None:
-            raise BadFileError(
-                f"{picture}: a crop of this run is missing. Remove {self.run.path / 'stages.json'} to redo it."
+            raise RunError(
+                f"{picture}: a crop of this run is missing or damaged. Remove {self.run.path / self.tokens} and call the "
+                "same command again to redo it."
             )
-        return np.ascontiguousarray(crop[..., ::-1]), mask > 127
+        return crop, mask
 
     def crop_name(self, region: RegionRecord) -> str:
         """Where a region's crop lies inside the run folder."""
@@ -110,9 +103,8 @@ class RegionStore:
         names = {record.index: record.id for record in found.images}
         for index, mask in found.masks.items():
             self._write_png(f"{self.masks}/{_file_stem(index, names[index])}.png", mask.astype(np.uint8) * 255)
-        if found.batch is None:
-            return
-        for region, crop, mask in zip(found.regions, found.batch.crops, found.batch.masks, strict=True):
+        crops, masks = (found.batch.crops, found.batch.masks) if found.batch else ((), ())
+        for region, crop, mask in zip(found.regions, crops, masks, strict=True):
             name = self.crop_name(region)
             self._write_png(name, crop[..., ::-1])
             self._write_png(name.removesuffix(".png") + "_mask.png", mask.astype(np.uint8) * 255)
@@ -124,9 +116,25 @@ class RegionStore:
         path.write_bytes(data.tobytes())  # no need to be atomic: the shard is written after its pictures
 
 
+def read_crop(path: Path) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.bool_] | None]:
+    """A stored crop (S, S, 3) uint8 RGB and its mask (S, S) bool; None for what is missing or damaged."""
+    crop = _read_png(path, cv2.IMREAD_COLOR)
+    mask = _read_png(path.with_name(path.stem + "_mask.png"), cv2.IMREAD_GRAYSCALE)
+    return None if crop is None else np.ascontiguousarray(crop[..., ::-1]), None if mask is None else mask > 127
+
+
+def _read_png(path: Path, flags: int) -> npt.NDArray[Any] | None:
+    """As cv2.imread, which cannot open every name on every system."""
+    try:
+        data = np.frombuffer(path.read_bytes(), np.uint8)
+    except OSError:
+        return None
+    return cv2.imdecode(data, flags) if len(data) else None
+
+
 def _file_stem(index: int, image: str) -> str:
     """A unique, safe, readable name: number and name of the image, a thousand images to a folder."""
-    readable = re.sub(r"[^\w.-]+", "_", PurePosixPath(image).with_suffix("").as_posix())[-60:].strip("._")
+    readable = re.sub(r"[^\w.-]+", "_", PurePosixPath(image).with_suffix("").as_posix())[-40:].strip("._")
     return f"{index // 1000:03d}/{index:06d}_{readable}"
 
 
@@ -147,16 +155,19 @@ def fingerprint(items: Sequence[Item]) -> list[Any]:
     return [[item.id, *(_identity(source) for source in (item.image, item.map, item.mask))] for item in items]
 
 
-def _identity(source: Path | npt.NDArray[Any] | None) -> Any:
-    import hashlib
-
+def _identity(source: Source | None) -> Any:
     if source is None:
         return None
     if isinstance(source, np.ndarray):
         digest = hashlib.sha256(np.ascontiguousarray(source).tobytes()).hexdigest()
         return [str(source.dtype), source.shape, digest]
+    return file_identity(source)
+
+
+def file_identity(path: Path) -> list[Any]:
+    """Name, size and time of a file."""
     try:
-        status = Path(source).stat()
+        status = path.stat()
     except OSError:
-        return [str(source), "missing"]
-    return [str(source), status.st_size, status.st_mtime_ns]
+        return [str(path), "missing"]
+    return [str(path), status.st_size, status.st_mtime_ns]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,10 @@ import pandas as pd
 from ..assign.merge import image_classes, merge_regions
 from ..config import MergeConfig
 from ..errors import RunError, SettingsError
-from .extract import ImageRecord, RegionRecord
-from .folder import PARTIAL
+from .folder import HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL
+from .records import ImageRecord, RegionRecord
 
-DIGITS = 6  # of probabilities and scores in tables: enough to compare, few enough to be the same on every machine
+DIGITS = 6  # of figures for reading; the columns p_… are exact, because `load` reads `probabilities_` from them
 REGION_COLUMNS = (
     "image", "region", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "area", "score",
     "label", "class_name", "probability",
@@ -85,7 +87,7 @@ def assign(
             "probability": probabilities.max(axis=1).round(DIGITS),
             "classes": [";".join(map(str, f)) if f else "0" for f in found],
             "n_regions": [r.n_regions for r in images],
-            **{f"p_{k}": probabilities[:, column].round(DIGITS) for column, k in enumerate(classes.tolist())},
+            **{f"p_{k}": probabilities[:, column] for column, k in enumerate(classes.tolist())},
         }
     )
     rows = [(r.image, r.region, *r.box, *r.square, round(r.area, 2), round(r.score, DIGITS)) for r in regions]
@@ -115,9 +117,9 @@ def manifest(images: Sequence[ImageRecord]) -> pd.DataFrame:
             "height": [r.height for r in images],
             "width": [r.width for r in images],
             "n_regions": [r.n_regions for r in images],
-            "score": [round(r.score, DIGITS) for r in images],
+            "score": [np.nan if r.error else round(r.score, DIGITS) for r in images],
             "threshold": [r.threshold for r in images],
-            "message": [r.error for r in images],
+            "message": [r.error or r.note for r in images],
         }
     )
 
@@ -127,40 +129,65 @@ def to_csv(table: pd.DataFrame) -> str:
     return table.to_csv(index=False, lineterminator="\n")
 
 
-def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write .csv or .parquet, whole or not at all."""
+def check_table(path: Path) -> None:
+    """Fail before the work, not after it, where `write_table` could not write such a file."""
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".parquet"):
         raise SettingsError(f"{path}: expected a table that ends in .csv or .parquet.")
+    if suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'anomalyncd[parquet]', or write .csv.")
+    if path.is_dir():
+        raise RunError(f"{path}: expected a file to write, but this is a folder.")
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write .csv or .parquet, whole or not at all."""
+    check_table(path)
     partial = path.with_name(path.name + PARTIAL)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if suffix == ".csv":
-            partial.write_text(to_csv(table), encoding="utf-8", newline="")
+        if path.suffix.lower() == ".csv":
+            partial.write_bytes(to_csv(table).encode("utf-8"))
         else:
-            table.to_parquet(partial, index=False)
+            table.to_parquet(partial, index=False, engine="pyarrow")
         partial.replace(path)
-    except ImportError:
-        raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'anomalyncd[parquet]'.") from None
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise RunError(f"{path}: cannot be written ({error.strerror or error}).") from error
 
 
 def read_history(run: Path) -> list[dict[str, float]]:
     """The loss of each epoch, from loss.csv; empty where nothing was learned."""
-    if not (run / "loss.csv").exists():
+    if not (run / HISTORY).exists():
         return []
-    table = pd.read_csv(run / "loss.csv")
+    table = read_csv(run / HISTORY)
     return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()]
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """A table of a run; names stay text even where they look like numbers."""
+    """A table of a run; names stay text even where they look like numbers, and numbers are exact."""
+    text = ("image", "class_name", "crop", "classes", "true_label", "message", "status")
     try:
+        columns = pd.read_csv(path, nrows=0).columns
         return pd.read_csv(
-            path, keep_default_na=False, na_values=[""],
-            dtype={"image": str, "class_name": str, "crop": str, "classes": str, "true_label": str, "message": str},
+            path, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(text, str),
+            converters={name: float for name in columns if name.startswith("p_")},
         )  # fmt: skip
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: expected a table of a run ({error}).") from error
+
+
+def read_results(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """images.csv and manifest.csv of a finished run."""
+    if not (run / IMAGES_TABLE).is_file():
+        raise RunError(
+            f"{run}: expected a finished run with {IMAGES_TABLE}, none found. Make or finish one with `anomalyncd discover`."
+        )
+    tables = read_csv(run / IMAGES_TABLE), read_csv(run / MANIFEST)
+    for table, name, columns in zip(
+        tables, (IMAGES_TABLE, MANIFEST), (("image", "label"), ("image", "status", "message")), strict=True
+    ):
+        if missing := [column for column in columns if column not in table]:
+            raise RunError(f"{run / name}: expected the table of a run, but it has no column {missing[0]}.")
+    return tables

@@ -1,0 +1,77 @@
+"""What is worked on and what became of it, one record an image and one a region. No torch here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from ..errors import DataError
+from ..progress import Silent
+
+Source = Path | npt.NDArray[Any]
+MOST_WARNINGS = 20  # about single files; the manifest lists them all
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image to work on. With neither map nor mask it has no defect."""
+
+    id: str
+    image: Source
+    map: Source | None = None
+    mask: Source | None = None
+
+
+@dataclass
+class ImageRecord:
+    """What became of an image; `error` is set when a file of it could not be read, and then it is left out.
+
+    score : largest value of its map on the fitted range; without a map 1 where there is a defect, else 0
+    threshold : of its mask, in the map's units
+    note : what is odd about its map
+    """
+
+    index: int
+    id: str
+    height: int = 0
+    width: int = 0
+    n_regions: int = 0
+    score: float = 1.0
+    threshold: float = math.nan
+    error: str = ""
+    note: str = ""
+
+
+@dataclass
+class RegionRecord:
+    """A region and where its image stands in the list; digest : of the crop's pixels, whatever its file is called."""
+
+    index: int
+    image: str
+    region: int
+    box: tuple[int, int, int, int]
+    square: tuple[int, int, int]
+    area: float
+    score: float
+    digest: str
+
+
+def report_files(images: Sequence[ImageRecord], progress: Silent) -> dict[str, str]:
+    """Warn of files that were skipped or are odd, fail when nothing is left, and return id → why it was skipped."""
+    skipped = {record.id: record.error for record in images if record.error}
+    reasons = list(skipped.values())
+    if images and all(record.error for record in images):
+        raise DataError(f"none of the {len(images)} images could be read, the first because: {reasons[0]}")
+    for reason in reasons[:MOST_WARNINGS]:
+        progress.warn(f"skipped {reason}")
+    if len(reasons) > MOST_WARNINGS:
+        progress.warn(f"skipped {len(reasons) - MOST_WARNINGS} more files")
+    if odd := [record for record in images if record.note]:
+        first, more = odd[0], f" (and so for {len(odd) - 1} more images)" if len(odd) > 1 else ""
+        progress.warn(f"{first.id}: {first.note}{more}")
+    return skipped

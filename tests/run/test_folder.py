@@ -1,0 +1,183 @@
+"""The run folder: whole files, one writer, stages, and no harm to what is not ours."""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+from anomalyncd.errors import RunError
+from anomalyncd.progress import Silent
+from anomalyncd.run.folder import RESULTS, RunFolder, stable_hash
+from anomalyncd.run.log import logging_to
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    with RunFolder(tmp_path / "run").writing() as folder:
+        return folder
+
+
+def names(run: RunFolder) -> set[str]:
+    return {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()}
+
+
+def test_a_stage_is_done_only_for_its_key(run: RunFolder) -> None:
+    run.start("regions", "a")
+    assert not run.is_done("regions", "a")
+    run.finish("regions", "a")
+    assert run.is_done("regions", "a") and not run.is_done("regions", "b") and not run.is_done("learn", "a")
+
+
+def test_going_back_to_settings_whose_outputs_were_replaced_redoes_them(run: RunFolder) -> None:
+    run.start("regions", "a", "tokens")
+    run.write("tokens/0", b"of a")
+    run.finish("regions", "a")
+    run.start("regions", "b", "tokens")  # and killed here
+    assert not run.is_done("regions", "a")
+    run.start("regions", "a", "tokens")
+    assert not (run.path / "tokens").exists()
+
+
+def test_going_on_with_the_same_key_keeps_what_is_there(run: RunFolder) -> None:
+    run.start("regions", "a", "tokens")
+    run.write("tokens/0", b"first shard")
+    run.start("regions", "a", "tokens")
+    assert (run.path / "tokens/0").read_bytes() == b"first shard"
+
+
+def test_a_stage_begun_anew_takes_old_results_away(run: RunFolder) -> None:
+    for name in (*RESULTS, "config.yaml"):
+        run.write(name, b"old")
+    run.start("regions", "new")
+    assert not {*RESULTS} & names(run) and "config.yaml" in names(run)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"regions": 5}', b"\xff\xff", b'{"regions": "abc"}'])
+def test_damaged_stages_mean_that_nothing_is_done(run: RunFolder, content: bytes) -> None:
+    (run.path / "stages.json").write_bytes(content)
+    assert not run.is_done("regions", "abc")
+    run.start("regions", "abc")
+    run.finish("regions", "abc")
+    assert run.is_done("regions", "abc")
+
+
+def test_half_written_files_are_swept_away(run: RunFolder) -> None:
+    (run.path / "tokens/bank.partial").mkdir(parents=True)
+    (run.path / "tokens/bank.partial/tokens.npy.partial").write_bytes(b"x")
+    (run.path / "images.csv.partial").write_bytes(b"x")
+    with run.writing():
+        assert not list(run.path.rglob("*.partial"))
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.write("images.csv", b"old")
+
+    def no_space(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(RunError, match=r"No space left on device.*call the same command again"), run.writing():
+        run.write("images.csv", b"new")
+    assert (run.path / "images.csv").read_bytes() == b"old"
+    assert not list(run.path.rglob("*.partial"))
+
+
+def test_one_writer_at_a_time(run: RunFolder) -> None:
+    with run.writing(), pytest.raises(RunError, match="another process is writing"), RunFolder(run.path).writing():
+        pass
+    with RunFolder(run.path).writing():
+        pass
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunError, match="this is a file"), RunFolder(tmp_path / "file").writing():
+        pass
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks/0.png").write_bytes(b"mine")
+    (tmp_path / "film.mkv.partial").write_bytes(b"mine too")
+    with pytest.raises(RunError, match=r"holds other files \(film\.mkv\.partial\)"), RunFolder(tmp_path).writing():
+        pass
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["0.png", "film.mkv.partial", "masks"]
+
+
+def test_a_folder_whose_first_moment_was_its_last_is_ours(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / "stages.json.partial").touch()
+    with RunFolder(tmp_path).writing():
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o500)
+    denied = pytest.raises(RunError, match=r"run: cannot write the run \(Permission denied\)")
+    with denied, RunFolder(tmp_path / "run").writing():
+        pass
+
+
+def test_replace_by_another_run(run: RunFolder, tmp_path: Path) -> None:
+    run.write("base/tokens/0", b"old")
+    run.write("images.csv", b"old")
+    run.write("notes.txt", b"of the user")
+    with RunFolder(tmp_path / "other").writing() as other:
+        other.start("learn", "key")
+        other.finish("learn", "key")
+        other.write("images.csv", b"new")
+        other.write("crops/0.png", b"new")
+    with run.writing():
+        run.replace_by(other.path)
+    assert names(run) == {".lock", "images.csv", "crops/0.png", "notes.txt", "stages.json"}
+    assert (run.path / "images.csv").read_bytes() == b"new" and run.is_done("learn", "key")
+
+
+def test_stable_hash() -> None:
+    assert stable_hash("a", 1) != stable_hash("a", 2)
+    assert stable_hash(["ab", "c"]) != stable_hash(["a", "bc"])
+    assert stable_hash() == "4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945"  # of "[]"
+
+
+class Heard(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def warn(self, text: str) -> None:
+        self.lines.append(f"! {text}")
+
+
+def test_the_log_keeps_what_was_called_said_and_warned_of(tmp_path: Path) -> None:
+    heard = Heard()
+    with (
+        pytest.warns(UserWarning, match="of a library"),
+        logging_to(tmp_path / "run.log", heard, "anomalyncd discover a --out b") as log,
+    ):
+        log.say("hello")
+        log.warn("careful")
+        log.note("only here")
+        for _ in range(3):
+            warnings.warn("of a library", stacklevel=1)
+    with pytest.raises(RunError), logging_to(tmp_path / "run.log", heard, "second call") as log:
+        raise RunError("it broke")
+    lines = (tmp_path / "run.log").read_text(encoding="utf-8").splitlines()
+    said = [line.split("  ", 1)[1] for line in lines]
+    assert said[0] == "anomalyncd discover a --out b" and said[1].startswith("anomalyncd 0.")
+    assert said[2:5] == ["hello", "warning: careful", "only here"]
+    assert said.count("warning: of a library") == 1 and any(line.startswith("finished in ") for line in said)
+    assert "second call" in said and said[-1] == "error: it broke"
+    assert heard.lines == ["hello", "! careful"]
+
+
+def test_no_run_fails_for_its_log(tmp_path: Path) -> None:
+    with logging_to(tmp_path / "missing" / "run.log", Silent(), "call") as log:
+        log.warn("not written")
