@@ -28,9 +28,8 @@ from anomalyncd.learn.trainer import train
 from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Terminal
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.inputs import from_dataset
 from anomalyncd.run.model import make_vit
-from anomalyncd.run.store import SHARD, RegionStore
+from anomalyncd.run.store import RegionStore
 from anomalyncd.run.tables import assign
 
 PAPER = {"mtd": "0.829/0.863/0.841"}  # the paper's Table 14, ground-truth masks, ViT-B/8, AeBAD-S as base set
@@ -72,11 +71,11 @@ def one_data_set(data: Path, options: argparse.Namespace, work: Path) -> None:
     seconds: list[dict[str, float]] = []
     for seed in range(options.seeds):
         model = AnomalyNCD(n_classes, random_state=seed, progress=progress)
-        model.fit_inputs(from_dataset(dataset), base=options.base, run=work)
+        model.fit(data / "test", masks=data / "ground_truth", base=options.base, run=work)
         seconds.append(model.seconds_)
         truth = model.images_["true_label"]
         scores.setdefault("default, trained", []).append(score(truth, model.labels_))
-        store = RegionStore(RunFolder(work)).load(-(-len(dataset) // SHARD))
+        store = RegionStore(RunFolder(work)).read()
         for name, features in frozen_features(store, model).items():
             for method, labels in (
                 ("k-means", kmeans(features, n_classes - 1, seed)),

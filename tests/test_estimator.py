@@ -397,3 +397,15 @@ def test_shards_do_not_show(fitted: AnomalyNCD, line: Line, monkeypatch: pytest.
     monkeypatch.setattr(store, "SHARD", 5)
     model = AnomalyNCD(n_classes=4, **TINY).fit(line.images, maps=line.maps)
     assert model.labels_.tolist() == fitted.labels_.tolist()
+
+
+def test_images_without_a_region_can_be_learned_as_the_papers_code_does() -> None:
+    images = np.random.default_rng(0).integers(0, 80, (8, 64, 64, 3), dtype=np.uint8)
+    masks = np.zeros((8, 64, 64), bool)
+    images[:4, 16:48, 16:48], masks[:4, 16:48, 16:48] = 255, True
+    model = AnomalyNCD(2, backbone="tiny", crop={"no_region": "learned"}, features={"views": 2})
+    model.fit(list(images), masks=list(masks))
+    assert model.images_["n_regions"].tolist() == [1] * 8
+    assert model.regions_["score"].tolist() == [1.0] * 4 + [0.0] * 4
+    assert model.model_.n_region_classes == 2
+    assert model.labels_.tolist() == [1] * 4 + [0] * 4

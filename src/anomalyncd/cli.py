@@ -86,7 +86,8 @@ def discover(
     progress = _progress(quiet)
     model = AnomalyNCD.from_config(make_config(given), progress=progress)
     inputs = load_inputs(images, maps=maps, masks=masks, exclude=exclude or ())
-    if unknown := set(exclude or ()) - set(load_dataset(images).labels if exclude else ()):
+    there = [{s.label, s.id.split("/")[0]} for s in (load_dataset(images) if exclude else ())]
+    if unknown := set(exclude or ()).difference(*there):
         progress.warn(f"--exclude {', '.join(sorted(unknown))}: no class of this name among the images.")
     if without := sum(item.map is None and item.mask is None for item in inputs.items):
         progress.say(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import AgglomerativeClustering, KMeans
+from threadpoolctl import threadpool_limits
 
 from ..errors import DataError
 
@@ -28,7 +29,8 @@ def kmeans(features: npt.NDArray[np.float32], n_clusters: int, seed: int) -> npt
     [0, 0, 1]
     """
     check_enough(len(features), n_clusters)
-    labels = KMeans(n_clusters, n_init=RESTARTS, random_state=seed).fit_predict(features)
+    with threadpool_limits(1, user_api="openmp"):  # more threads add up in the order in which they end
+        labels = KMeans(n_clusters, n_init=RESTARTS, random_state=seed).fit_predict(features)
     return by_size(labels, n_clusters)
 
 

@@ -113,7 +113,7 @@ class Discover:
             return RegionStore(self.folder).fill(inputs.items, make, key, advance)
 
     def _base(self, base: BaseSet, key: str) -> RegionSet:
-        crop = self.config.crop.model_copy(update={"max_regions": BASE_REGIONS})
+        crop = self.config.crop.model_copy(update={"max_regions": BASE_REGIONS, "no_region": "normal"})
         config = self.config.model_copy(update={"crop": crop, "has_normal": True})
 
         def make() -> Extractor:

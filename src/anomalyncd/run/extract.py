@@ -72,9 +72,12 @@ class Extractor:
             record.n_regions = len(regions)
             for number, region in enumerate(regions):
                 crop, crop_mask = cut(image, components, region, self.config.crop.size)
+                context_mask = _shrink_mask(np.isin(components, region.labels), self.config.model.input_size)
+                if self.config.has_normal and (mask is None or not mask.any()):  # learned although nothing was found
+                    crop_mask, context_mask = np.zeros_like(crop_mask), np.zeros_like(context_mask)
                 crops.append(crop)
                 masks.append(crop_mask)
-                context_masks.append(_shrink_mask(np.isin(components, region.labels), self.config.model.input_size))
+                context_masks.append(context_mask)
                 image_of.append(len(contexts))
                 digest = hashlib.blake2b(crop.tobytes() + crop_mask.tobytes(), digest_size=16).hexdigest()
                 out.regions.append(
@@ -103,8 +106,9 @@ class Extractor:
             result, scores = binarize_map(self.binarizer, values)
             mask, record.threshold, record.score = result.mask, result.threshold, float(scores.max())
         if mask is None or not mask.any():
-            if self.config.has_normal:
-                record.score = 0.0 if scores is None else record.score
+            if self.config.has_normal and scores is None:
+                record.score, scores = 0.0, np.zeros((1, 1), np.float32)
+            if self.config.has_normal and self.config.crop.no_region == "normal":
                 return [], np.zeros((1, 1), np.int32), mask
             regions, components = whole_region(size, scores)
             return regions, components, mask

@@ -60,8 +60,12 @@ class DiscoveryModel:
 
     @property
     def learns_normal(self) -> bool:
-        """Whether the classifier's first class is the normal one; with masks every region is a defect, so it never is."""
-        return self.config.has_normal and self.config.learn.normal == "class" and self.binarizer is not None
+        """Whether the classifier's first class is the normal one. With masks every region is a defect, so it is not, unless
+        images without a region are learned too."""
+        if not self.config.has_normal:
+            return False
+        from_maps = self.config.learn.normal == "class" and self.binarizer is not None
+        return from_maps or self.config.crop.no_region == "learned"
 
     @property
     def n_region_classes(self) -> int:

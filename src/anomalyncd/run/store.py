@@ -52,7 +52,7 @@ class RegionStore:
     ) -> RegionStore:
         """Extract what is not there yet, is damaged, or was not readable before; and load all the rest."""
         self.run.start(self.stage, key, self.tokens, self.crops, self.masks)
-        parts: dict[str, list[npt.NDArray[np.float16]]] = {}
+        shards: list[Extracted] = []
         extractor = None
         for number, start in enumerate(range(0, len(items), SHARD)):
             shard = self._read(number)
@@ -61,13 +61,23 @@ class RegionStore:
                 shard = extractor(items[start : start + SHARD], first_index=start)
                 self._write_pictures(shard)
                 self.run.write(self._shard(number), _pack(shard))
-            self.images += shard.images
-            self.regions += shard.regions
-            for name, values in shard.parts.items():
-                parts.setdefault(name, []).append(values)
+            shards.append(shard)
             on_images(len(shard.images))
-        self.parts = {name: np.concatenate(values) for name, values in parts.items()}
         self.run.finish(self.stage, key)
+        return self._join(shards)
+
+    def read(self) -> RegionStore:
+        """What `fill` has stored in an earlier call."""
+        shards: list[Extracted] = []
+        while (shard := self._read(len(shards))) is not None:
+            shards.append(shard)
+        return self._join(shards)
+
+    def _join(self, shards: Sequence[Extracted]) -> RegionStore:
+        self.images = [record for shard in shards for record in shard.images]
+        self.regions = [record for shard in shards for record in shard.regions]
+        names = dict.fromkeys(name for shard in shards for name in shard.parts)
+        self.parts = {name: np.concatenate([s.parts[name] for s in shards if name in s.parts]) for name in names}
         return self
 
     def _read(self, number: int) -> Extracted | None:
