@@ -40,7 +40,7 @@ class CropConfig(Section):
     whole_image: bool = Field(False, description="no cropping: the whole image for every region (paper Table 8)")
     no_region: Literal["normal", "learned"] = Field(
         "normal",
-        description="an image without a region is normal, or learned as a whole with an empty mask, as the paper's code does",
+        description="an image without a region: normal, or learned with an empty mask as the paper's code does",
     )
     max_regions: int = Field(64, ge=1, description="regions kept of one image, largest first")
     size: int = Field(224, ge=16, le=2048, description="side in pixels of a stored crop")

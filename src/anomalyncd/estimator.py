@@ -13,12 +13,13 @@ import pandas as pd
 
 from .config import Config, make_config
 from .errors import DataError, RunError, SettingsError
+from .model.device import choose_device
 from .progress import Silent
 from .run.discover import Discover
 from .run.folder import IMAGES_TABLE, LOG, REGIONS_TABLE, RunFolder
 from .run.inputs import Base, Inputs, Sources, gather, gather_base
 from .run.log import logging_to
-from .run.model import DiscoveryModel, choose_device
+from .run.model import DiscoveryModel
 from .run.records import ImageRecord, RegionRecord, report_files
 from .run.store import SHARD
 from .run.tables import Assignment, assign, read_csv, read_history, read_results

@@ -22,12 +22,13 @@ from ..errors import DataError, RunError
 from ..learn.classifier import Parts, RegionSet, fit_classifier
 from ..learn.cluster import by_size, check_enough
 from ..model.backbone import MaskGuidedViT, resolve_name
+from ..model.device import choose_device
 from .extract import Extractor
 from .folder import CLASS_NAMES, HISTORY, IMAGES_TABLE, MANIFEST, MODEL_FILE, REGIONS_TABLE, RunFolder, stable_hash
 from .inputs import BaseSet, Inputs
 from .log import RunLog
 from .maps import binarizer_for, fit_binarizer
-from .model import FORMAT, DiscoveryModel, choose_device, make_encoder, read_names, restore_binarizer
+from .model import FORMAT, DiscoveryModel, make_encoder, read_names, restore_binarizer
 from .records import RegionRecord, report_files
 from .store import RegionStore, file_identity, fingerprint
 from .tables import Assignment, assign, manifest, read_history, to_csv

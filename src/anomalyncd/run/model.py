@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
-import torch
 from safetensors import safe_open
 
 from .. import __version__
 from ..assign.merge import novel_probabilities
 from ..binarize.base import Binarizer
 from ..config import Config, make_config
-from ..errors import RunError, SettingsError
+from ..errors import RunError
 from ..learn.classifier import Classifier, Parts
 from ..learn.features import RegionEncoder
 from ..model.backbone import MaskGuidedViT, load_vit
+from ..model.device import choose_device
 from .extract import Extractor
 from .folder import CLASS_NAMES, MODEL_FILE
 from .maps import binarizer_for
@@ -179,15 +179,3 @@ def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
     binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
     binarizer.low_, binarizer.high_ = float(state["low"]), float(state["high"])
     return binarizer
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` is the first GPU where there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        raise SettingsError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]}). Try cpu.") from error
-    return device
