@@ -55,8 +55,11 @@ def discover(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="CLASS", help="Class folder to leave out. Repeatable.")
     ] = None,
-    detector: Annotated[str | None, typer.Option(help="Built-in detector (not available yet).")] = None,
-    normal: Annotated[Path | None, typer.Option(help="Folder of normal images for a detector.")] = None,
+    detector: Annotated[
+        str | None,
+        typer.Option(help="Makes the maps: musc (default), patchcore (default with --normal), module:Class."),
+    ] = None,
+    normal: Annotated[Path | None, typer.Option(help="Folder of images of normal products, for patchcore.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
     preset: Preset = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice, 0 by default.")] = None,
@@ -71,9 +74,12 @@ def discover(
     from .estimator import AnomalyNCD
     from .run.inputs import load_inputs
 
-    if detector or normal or (maps is None and masks is None and images.suffix.lower() != ".csv"):
-        raise SettingsError("detectors are not built in yet: give anomaly maps with --maps, or masks with --masks.")
     _not_both(maps, masks)
+    given_maps = maps is not None or masks is not None
+    if given_maps and (detector or normal):
+        raise SettingsError("--detector and --normal make maps, so they do not go with --maps or --masks.")
+    if not given_maps and (detector or normal or images.suffix.lower() != ".csv"):
+        detector = detector or ("musc" if normal is None else "patchcore")
     options = {"n_classes": classes, "preset": preset, "random_state": seed, "device": device}
     given = merge_layers(
         read_config(config) if config else {},
@@ -85,16 +91,19 @@ def discover(
     given["n_classes"] = _n_classes(given.get("n_classes"))
     progress = _progress(quiet)
     model = AnomalyNCD.from_config(make_config(given), progress=progress)
-    inputs = load_inputs(images, maps=maps, masks=masks, exclude=exclude or ())
+    inputs = load_inputs(images, maps=maps, masks=masks, exclude=exclude or (), detected=detector is not None)
     there = [{s.label, s.id.split("/")[0]} for s in (load_dataset(images) if exclude else ())]
     if unknown := set(exclude or ()).difference(*there):
         progress.warn(f"--exclude {', '.join(sorted(unknown))}: no class of this name among the images.")
-    if without := sum(item.map is None and item.mask is None for item in inputs.items):
+    without = sum(item.map is None and item.mask is None for item in inputs.items)
+    if without and detector is None:
         progress.say(
             f"{len(inputs)} images, {without} of them without a mask file: "
             + ("taken as normal." if model.has_normal else "taken whole.")
         )
-    model.fit_inputs(inputs, base=base, run=out, call=shlex.join(["anomalyncd", *sys.argv[1:]]))
+    model.fit_inputs(
+        inputs, base=base, detector=detector, normal=normal, run=out, call=shlex.join(["anomalyncd", *sys.argv[1:]])
+    )
     _summary(model, out, progress)
 
 
@@ -116,7 +125,8 @@ def predict(
     _not_both(maps, masks)
     check_table(out)
     model = AnomalyNCD.load(run, device=device, progress=_progress(quiet))
-    prediction = model.predict_inputs(load_inputs(images, maps=maps, masks=masks))
+    bare = maps is None and masks is None and model.model_.config.detect.name is not None
+    prediction = model.predict_inputs(load_inputs(images, maps=maps, masks=masks, detected=bare))
     regions = out.with_name(f"{out.stem}_regions{out.suffix}")
     write_table(prediction.regions, regions)
     write_table(prediction.images, out)

@@ -19,6 +19,15 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
+class DetectConfig(Section):
+    """Images → anomaly maps, where none are given."""
+
+    name: str | None = Field(
+        None, description="musc, patchcore, or module:Class of your own; none = maps or masks are given"
+    )
+    settings: dict[str, Any] = Field(default_factory=dict, description="arguments of that detector, for example size")
+
+
 class BinarizeConfig(Section):
     """Anomaly maps → masks."""
 
@@ -127,6 +136,7 @@ class Config(Section):
     random_state: int = Field(0, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda, mps, …")
     batch_size: int = Field(16, ge=1, description="pictures in one pass of the frozen trunk")
+    detect: DetectConfig = DetectConfig()
     binarize: BinarizeConfig = BinarizeConfig()
     crop: CropConfig = CropConfig()
     model: ModelConfig = ModelConfig()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from .config import Config, make_config
+from .detect.base import Detector
 from .errors import DataError, RunError, SettingsError
 from .model.device import choose_device
 from .progress import Silent
+from .run.detect import detect_again, detected, normal_items
 from .run.discover import Discover
 from .run.folder import IMAGES_TABLE, LOG, REGIONS_TABLE, RunFolder
 from .run.inputs import Base, Inputs, Sources, gather, gather_base
@@ -107,6 +110,8 @@ class AnomalyNCD:
         maps: Sources | None = None,
         masks: Sources | None = None,
         base: Base | None = None,
+        detector: str | Detector | None = None,
+        normal: str | Path | None = None,
         run: str | Path | None = None,
     ) -> AnomalyNCD:
         """Find the regions of all images, learn classes of regions, and merge them into classes of images.
@@ -117,15 +122,28 @@ class AnomalyNCD:
         maps : one anomaly map for each image, paths or (H, W) float arrays; or a folder
         masks : instead of maps: one mask for each image, None where there is no defect; or a folder
         base : labelled defects of other products: (images, masks, labels), or a folder as `load_base` takes
+        detector : instead of maps: `musc`, `patchcore`, `module:Class`, or a detector of your own
+        normal : folder of normal images for a detector that needs them
         run : folder that keeps every stage, so that a second call goes on where the first one ended
         """
-        return self.fit_inputs(gather(images, maps, masks), base=base, run=run)
+        inputs = gather(images, maps, masks, detected=detector is not None)
+        return self.fit_inputs(inputs, base=base, detector=detector, normal=normal, run=run)
 
     def fit_inputs(
-        self, inputs: Inputs, *, base: Base | None = None, run: str | Path | None = None, call: str = "AnomalyNCD.fit"
+        self,
+        inputs: Inputs,
+        *,
+        base: Base | None = None,
+        detector: str | Detector | None = None,
+        normal: str | Path | None = None,
+        run: str | Path | None = None,
+        call: str = "AnomalyNCD.fit",
     ) -> AnomalyNCD:
         """As `fit`, for inputs that were gathered before; call : what to note in the run's log."""
-        config = self._config()
+        made = detector if isinstance(detector, Detector) else None
+        name = f"{type(made).__module__}:{type(made).__qualname__}" if made else detector
+        config = self._config({"detect": {"name": name}} if name else {})
+        normal_images = normal_items(Path(normal)) if normal is not None else []
         labelled = gather_base(base)
         workspace = None
         if run is None:
@@ -134,14 +152,16 @@ class AnomalyNCD:
         path = Path(run)
         inputs.check_outside(path)
         with RunFolder(path).writing() as folder, logging_to(path / LOG, self.progress, call) as progress:
-            found = Discover(folder, config, progress)(inputs, labelled)
+            found = Discover(folder, config, progress)(inputs, labelled, normal_images, made)
         self._workspace, self._folder = workspace, path.absolute()
         self.skipped_, self.history_, self.seconds_ = found.skipped, found.history, found.seconds
         return self._set(found.model, found.result)
 
     def predict(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Prediction:
         """Classes of images that need not have been there when the model was fitted; arguments as in `fit`."""
-        return self.predict_inputs(gather(images, maps, masks))
+        self._check_fitted()
+        bare = maps is None and masks is None and self.model_.config.detect.name is not None
+        return self.predict_inputs(gather(images, maps, masks, detected=bare))
 
     def predict_inputs(self, inputs: Inputs) -> Prediction:
         """As `predict`, for inputs that were gathered before."""
@@ -153,12 +173,15 @@ class AnomalyNCD:
                 "a model on maps."
             )
         extract = model.extractor(self.progress.say)
+        bare = model.config.detect.name and all(item.map is None and item.mask is None for item in inputs.items)
+        detector = detect_again(self._folder, model.config) if bare else None
         records: list[ImageRecord] = []
         regions: list[RegionRecord] = []
         probabilities = [np.empty((0, len(model.classes)))]
         with self.progress.task("Images", len(inputs)) as advance:
             for start in range(0, len(inputs), SHARD):
-                found = extract(inputs.items[start : start + SHARD], first_index=start)
+                items = inputs.items[start : start + SHARD]
+                found = extract(detected(items, detector) if detector else items, first_index=start)
                 records += found.images
                 regions += found.regions
                 probabilities.append(model.region_probabilities(found.parts, found.regions))
@@ -215,7 +238,7 @@ class AnomalyNCD:
         self.images_, self.regions_ = result.images, result.regions
         return self
 
-    def _config(self) -> Config:
+    def _config(self, chosen: Mapping[str, Any]) -> Config:
         if isinstance(self.n_classes, bool) or not isinstance(self.n_classes, int | np.integer):
             raise SettingsError(
                 f"n_classes must be a whole number for now, but got {self.n_classes!r}: count the kinds that you expect, "
@@ -226,7 +249,7 @@ class AnomalyNCD:
             "device": self.device,
         }  # fmt: skip
         backbone = {"model": {"backbone": self.backbone}} if self.backbone else {}
-        return make_config(self.settings, given, backbone, preset=self.preset)
+        return make_config(self.settings, given, backbone, chosen, preset=self.preset)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "model_"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -18,18 +18,20 @@ from .. import __version__
 from ..assign.gate import false_alarm_threshold
 from ..binarize.base import Binarizer
 from ..config import Config
+from ..detect import Detector
 from ..errors import DataError, RunError
 from ..learn.classifier import Parts, RegionSet, fit_classifier
 from ..learn.cluster import by_size, check_enough
 from ..model.backbone import MaskGuidedViT, resolve_name
 from ..model.device import choose_device
+from .detect import DETECTOR, MAPS, build, with_maps, write_maps
 from .extract import Extractor
 from .folder import CLASS_NAMES, HISTORY, IMAGES_TABLE, MANIFEST, MODEL_FILE, REGIONS_TABLE, RunFolder, stable_hash
 from .inputs import BaseSet, Inputs
 from .log import RunLog
 from .maps import binarizer_for, fit_binarizer
 from .model import FORMAT, DiscoveryModel, make_encoder, read_names, restore_binarizer
-from .records import RegionRecord, report_files
+from .records import Item, RegionRecord, report_files
 from .store import RegionStore, file_identity, fingerprint
 from .tables import Assignment, assign, manifest, read_history, to_csv
 
@@ -58,11 +60,18 @@ class Discover:
         self.model = DiscoveryModel(self.config)
         self.seconds: dict[str, float] = {}
 
-    def __call__(self, inputs: Inputs, base: BaseSet | None) -> Discovery:
-        """All stages; those that were finished from the same inputs and settings are read instead."""
+    def __call__(
+        self, inputs: Inputs, base: BaseSet | None, normal: Sequence[Item] = (), detector: Detector | None = None
+    ) -> Discovery:
+        """All stages; those that were finished from the same inputs and settings are read instead.
+
+        normal : images of normal products for the detector; detector : one made by the caller, instead of a configured one
+        """
         choose_device(self.config.device)  # a wrong one is said now, not after the maps were read
         self.given_names = read_names(self.folder.path)
         self.folder.write_text("config.yaml", self.config.to_yaml())
+        if self.config.detect.name:
+            inputs = self._timed("maps", lambda: self._maps(inputs, normal, detector))
         range_key = stable_hash(
             FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump(), fingerprint(inputs.items)
         )
@@ -89,6 +98,18 @@ class Discover:
         result.regions["crop"] = [novel.crop_name(region) for region in novel.regions]
         self._write_tables(novel, result)
         return Discovery(self.model, result, skipped, read_history(self.folder.path), self.seconds)
+
+    def _maps(self, inputs: Inputs, normal: Sequence[Item], detector: Detector | None) -> Inputs:
+        config = self.config
+        key = stable_hash(
+            FORMAT, __version__, config.detect.model_dump(), config.model.backbone, config.random_state,
+            fingerprint(inputs.items), fingerprint(normal),
+        )  # fmt: skip
+        if not self.folder.is_done("maps", key):
+            self.folder.start("maps", key, MAPS, DETECTOR)
+            write_maps(self.folder, inputs.items, normal, detector or build(config), self.progress)
+            self.folder.finish("maps", key)
+        return replace(inputs, items=with_maps(self.folder, inputs.items))
 
     def _range(self, inputs: Inputs, key: str) -> Binarizer | None:
         if all(item.map is None for item in inputs.items):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -51,20 +51,24 @@ class BaseSet:
     labels: npt.NDArray[np.int64]
 
 
-def gather(images: Sources, maps: Sources | None = None, masks: Sources | None = None) -> Inputs:
-    """Images with either a map or a mask each.
+def gather(
+    images: Sources, maps: Sources | None = None, masks: Sources | None = None, *, detected: bool = False
+) -> Inputs:
+    """Images with either a map or a mask each; with neither where a detector will make maps (`detected`).
 
     Examples
     --------
     >>> gather([np.zeros((4, 4, 3), np.uint8)], masks=[None]).items[0].id
     'image_000000'
     """
-    if (maps is None) == (masks is None) and not _is_table(images):
+    if detected and (maps is not None or masks is not None):
+        raise DataError("give maps, masks or a detector, only one of them.")
+    if (maps is None) == (masks is None) and not _is_table(images) and not detected:
         raise DataError("give either maps (--maps) or masks (--masks), and not both: one for each image.")
     if _is_place(images):
         if not all(value is None or _is_place(value) for value in (maps, masks)):
             raise DataError("images are a folder or table, so maps or masks must be a folder too.")
-        return load_inputs(images, maps=maps, masks=masks)  # type: ignore[arg-type]
+        return load_inputs(images, maps=maps, masks=masks, detected=detected)  # type: ignore[arg-type]
     assert not isinstance(images, str | Path)
     listed = list(images)
     if not listed:
@@ -85,12 +89,15 @@ def load_inputs(
     maps: str | Path | None = None,
     masks: str | Path | None = None,
     exclude: Collection[str] = (),
+    detected: bool = False,
 ) -> Inputs:
-    """Images of a folder or table, with maps or masks; arguments as for `load_dataset`."""
+    """Images of a folder or table, with maps or masks unless these are `detected`; arguments as for `load_dataset`."""
     dataset = load_dataset(images, maps=maps, masks=masks, exclude=exclude)
-    if dataset.has_maps and dataset.has_masks:
+    if dataset.has_maps and dataset.has_masks and not detected:
         raise DataError(f"{images}: found both maps and masks. Give one of them: with a table, leave one column out.")
-    if not dataset.has_maps and not dataset.has_masks:
+    if detected:
+        dataset = replace(dataset, samples=tuple(replace(s, map=None, mask=None) for s in dataset.samples))
+    elif not dataset.has_maps and not dataset.has_masks:
         raise DataError(f"{images}: give either maps (--maps) or masks (--masks), one for each image.")
     items = [Item(s.id, s.image, s.map, s.mask) for s in dataset.samples]
     searched = [Path(folder) for folder in (maps, masks) if folder is not None]

@@ -104,7 +104,7 @@ class RegionStore:
 
     def crop_name(self, region: RegionRecord) -> str:
         """Where a region's crop lies inside the run folder."""
-        return f"{self.crops}/{_file_stem(region.index, region.image)}_{region.region}.png"
+        return f"{self.crops}/{file_stem(region.index, region.image)}_{region.region}.png"
 
     def _shard(self, number: int) -> str:
         return f"{self.tokens}/{number:05d}.safetensors"
@@ -112,7 +112,7 @@ class RegionStore:
     def _write_pictures(self, found: Extracted) -> None:
         names = {record.index: record.id for record in found.images}
         for index, mask in found.masks.items():
-            self._write_png(f"{self.masks}/{_file_stem(index, names[index])}.png", mask.astype(np.uint8) * 255)
+            self._write_png(f"{self.masks}/{file_stem(index, names[index])}.png", mask.astype(np.uint8) * 255)
         crops, masks = (found.batch.crops, found.batch.masks) if found.batch else ((), ())
         for region, crop, mask in zip(found.regions, crops, masks, strict=True):
             name = self.crop_name(region)
@@ -142,7 +142,7 @@ def _read_png(path: Path, flags: int) -> npt.NDArray[Any] | None:
     return cv2.imdecode(data, flags) if len(data) else None
 
 
-def _file_stem(index: int, image: str) -> str:
+def file_stem(index: int, image: str) -> str:
     """A unique, safe, readable name: number and name of the image, a thousand images to a folder."""
     readable = re.sub(r"[^\w.-]+", "_", PurePosixPath(image).with_suffix("").as_posix())[-40:].strip("._")
     return f"{index // 1000:03d}/{index:06d}_{readable}"

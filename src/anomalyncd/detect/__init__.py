@@ -1,0 +1,45 @@
+"""Images → anomaly maps: detectors behind one small protocol."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..errors import SettingsError
+from .base import AnomalyMap, Detector, Picture
+from .musc import MuSc
+from .patchcore import PatchCore
+
+DETECTORS: dict[str, type[Detector]] = {PatchCore.name: PatchCore, MuSc.name: MuSc}
+
+__all__ = ["DETECTORS", "AnomalyMap", "Detector", "MuSc", "PatchCore", "Picture", "load_detector", "make_detector"]
+
+
+def make_detector(name: str, **settings: Any) -> Detector:
+    """A built-in detector by its name, or one of your own as `module:Class`."""
+    return _kind(name)(**settings)
+
+
+def load_detector(name: str, folder: Path, *, device: str = "auto") -> Detector:
+    """A detector that was stored in a run folder."""
+    return _kind(name).load(folder, device=device)
+
+
+def _kind(name: str) -> type[Detector]:
+    if name in DETECTORS:
+        return DETECTORS[name]
+    expected = f"detector must be one of {', '.join(DETECTORS)}, or module:Class of your own, but got {name!r}"
+    module, colon, attribute = name.partition(":")
+    if not colon:  # a misspelt name must not import, and so run, whatever file is called that
+        raise SettingsError(f"{expected}.")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise SettingsError(f"{expected} ({error}).") from error
+    if not (isinstance(found, type) and issubclass(found, Detector)) or inspect.isabstract(found):
+        raise SettingsError(
+            f"detector {name!r}: expected a subclass of anomalyncd.detect.Detector with all its methods."
+        )
+    return found

@@ -1,0 +1,79 @@
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anomalyncd.detect import DETECTORS, Detector, MuSc, PatchCore, load_detector, make_detector
+from anomalyncd.errors import SettingsError
+
+OWN = """
+from anomalyncd.detect import Detector
+
+class Brightness(Detector):
+    name = "brightness"
+    needs_normal = False
+    def __init__(self, gain=1.0): self.gain = gain
+    def fit(self, normal_images): return self
+    def maps(self, images):
+        for image in images:
+            yield self.gain * image.mean(axis=2).astype("float32")
+    def save(self, folder): (folder / "gain.txt").write_text(str(self.gain))
+    @classmethod
+    def load(cls, folder, *, device="auto"): return cls(float((folder / "gain.txt").read_text()))
+
+class Half(Detector):
+    name = "half"
+    needs_normal = True
+    def fit(self, normal_images): return self
+
+class Stranger: pass
+number = 3
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_detector_for_tests.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_detector_for_tests"
+    sys.modules.pop("own_detector_for_tests", None)
+
+
+def test_built_in():
+    assert {"patchcore": PatchCore, "musc": MuSc} == DETECTORS
+    made = make_detector("patchcore", backbone="tiny", size=64, bank_size=7)
+    assert isinstance(made, PatchCore) and made.bank_size == 7 and made.size == 64 and made.needs_normal
+    assert isinstance(make_detector("musc", backbone="tiny"), MuSc)
+
+
+def test_one_of_your_own(own_module, tmp_path):
+    name = f"{own_module}:Brightness"
+    detector = make_detector(name, gain=2.0)
+    assert isinstance(detector, Detector)
+    image = np.full((2, 3, 3), 10, np.uint8)
+    np.testing.assert_array_equal(next(detector.fit([]).maps([image])), np.full((2, 3), 20, np.float32))
+    detector.save(tmp_path)
+    np.testing.assert_array_equal(next(load_detector(name, Path(tmp_path)).maps([image])), 20)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "PatchCore", "nonsense", "json", ":", ":X", "json:", "json:Nothing", "no_such_module_x:Y", ".relative:X"],
+)
+def test_unknown(name):
+    with pytest.raises(SettingsError, match=r"must be one of patchcore, musc, or module:Class of your own, but got"):
+        make_detector(name)
+
+
+def test_a_misspelt_name_imports_nothing(tmp_path, monkeypatch):
+    (tmp_path / "patchcor.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingsError, match="'patchcor'"):
+        make_detector("patchcor")
+
+
+@pytest.mark.parametrize("attribute", ["Stranger", "number", "Half", "Detector"])
+def test_not_a_detector(own_module, attribute):
+    with pytest.raises(SettingsError, match=f"{attribute}.*expected a subclass of anomalyncd.detect.Detector"):
+        make_detector(f"{own_module}:{attribute}")
