@@ -108,7 +108,7 @@ def test_features_have_length_one_and_see_every_block():
 
 def test_normal_images_are_near_and_a_defect_is_far():
     normal = pictures(3)
-    detector = PatchCore(sigma=0, **TINY).fit(normal)
+    detector = PatchCore(sigma=0, radius=3, **TINY).fit(normal)
     assert len(detector.bank) == 3 * 36
     for own in detector.maps(normal):
         assert own.max() < 2e-3
@@ -125,7 +125,7 @@ def test_normal_images_are_near_and_a_defect_is_far():
 
 
 def test_maps_are_distances_to_the_bank():
-    detector = PatchCore(sigma=0, bank_size=20, **TINY | {"map_size": 6}).fit(pictures(2))
+    detector = PatchCore(sigma=0, radius=3, bank_size=20, **TINY | {"map_size": 6}).fit(pictures(2))
     assert len(detector.bank) == 20
     image = pictures(1, seed=1)[0]
     features = locally_aware(next(detector.read([image])), 3)

@@ -30,10 +30,8 @@ class MuSc(TokenDetector):
     name = "musc"
     needs_normal = False
 
-    def __init__(
-        self, *, windows: Sequence[int] = (1, 3, 5), max_references: int = 200, size: int = 336, **settings: object
-    ) -> None:
-        super().__init__(size=size, **settings)  # type: ignore[arg-type]
+    def __init__(self, *, windows: Sequence[int] = (1, 3, 5), max_references: int = 200, **settings: object) -> None:
+        super().__init__(**settings)  # type: ignore[arg-type]
         check_windows("windows", windows)
         check_least(2, max_references=max_references)  # a reference needs another one to be compared with
         self.settings |= {"windows": tuple(windows), "max_references": max_references}

@@ -20,7 +20,7 @@ class PatchCore(TokenDetector):
 
     Parameters
     ----------
-    radius : side of the neighbourhood that a patch feature is averaged over
+    radius : side of the neighbourhood that a patch feature is averaged over; 1, because a token has seen its surroundings
     bank_size : patches kept by the greedy coreset
     pool_size : patches that the coreset is chosen from, a random sample of all
     settings : see `TokenDetector`
@@ -40,7 +40,7 @@ class PatchCore(TokenDetector):
     needs_normal = True
 
     def __init__(
-        self, *, radius: int = 3, bank_size: int = 20_000, pool_size: int = 100_000, **settings: object
+        self, *, radius: int = 1, bank_size: int = 10_000, pool_size: int = 100_000, **settings: object
     ) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
         check_windows("radius", [radius])

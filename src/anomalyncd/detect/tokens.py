@@ -59,7 +59,7 @@ class TokenDetector(Detector):
         backbone: str = "auto",
         weights: str | None = None,
         device: str = "auto",
-        size: int = 448,
+        size: int = 336,
         blocks: Sequence[int] | None = None,
         map_size: int = 256,
         sigma: float = 4.0,
