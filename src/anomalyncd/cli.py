@@ -78,8 +78,6 @@ def discover(
     given_maps = maps is not None or masks is not None
     if given_maps and (detector or normal):
         raise SettingsError("--detector and --normal make maps, so they do not go with --maps or --masks.")
-    if not given_maps and (detector or normal or images.suffix.lower() != ".csv"):
-        detector = detector or ("musc" if normal is None else "patchcore")
     options = {"n_classes": classes, "preset": preset, "random_state": seed, "device": device}
     given = merge_layers(
         read_config(config) if config else {},
@@ -87,8 +85,12 @@ def discover(
         {name: value for name, value in options.items() if value is not None},
         {"model": {"backbone": backbone}} if backbone else {},
         {"has_normal": False} if no_normal else {},
+        {"detect": {"name": None}} if given_maps else {},  # maps that are given outweigh a detector of the settings
     )
     given["n_classes"] = _n_classes(given.get("n_classes"))
+    detector = detector or make_config(given).detect.name
+    if detector is None and not given_maps and (normal or images.suffix.lower() != ".csv"):
+        detector = "musc" if normal is None else "patchcore"
     progress = _progress(quiet)
     model = AnomalyNCD.from_config(make_config(given), progress=progress)
     inputs = load_inputs(images, maps=maps, masks=masks, exclude=exclude or (), detected=detector is not None)
@@ -348,10 +350,13 @@ def _summary(model: AnomalyNCD, out: Path, progress: Terminal) -> None:
         picture = None
     if picture is not None:
         typer.echo(f"Look at the classes: {picture}")
-    inputs = "--masks MASKS" if model.model_.binarizer is None else "--maps MAPS"
+    if model.model_.config.detect.name:
+        inputs = ""
+    else:
+        inputs = "--masks MASKS " if model.model_.binarizer is None else "--maps MAPS "
     labels = "" if "true_label" in model.images_ else " --labels TABLE"
     typer.echo(f"Next: anomalyncd evaluate {_quoted(out)}{labels}")
-    typer.echo(f"  or: anomalyncd predict {_quoted(out)} NEW_IMAGES {inputs} --out new.csv")
+    typer.echo(f"  or: anomalyncd predict {_quoted(out)} NEW_IMAGES {inputs}--out new.csv")
 
 
 def main() -> None:

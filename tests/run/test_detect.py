@@ -120,3 +120,21 @@ def test_command_line(line: Path, tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["predict", run, str(line / "images" / "hole"), "--out", str(table), "--quiet"])
     assert found.exit_code == 0, found.output
     assert len(table.read_text().splitlines()) == 5
+
+
+def test_a_detector_of_the_settings_is_used_and_given_maps_outweigh_it(line: Path, tmp_path: Path) -> None:
+    options = ["--classes", "3", "--backbone", "tiny", "--set", "features.views=2", "--quiet"]
+    chosen = ["--set", "detect.name=patchcore", "--set", "detect.settings.size=128"]
+    images, normal = str(line / "images"), str(line / "images" / "good")
+
+    def discover(name: str, *more: str) -> str:
+        found = CliRunner().invoke(app, ["discover", images, "--out", str(tmp_path / name), *options, *more])
+        assert found.exit_code == 0, found.output
+        assert "NEW_IMAGES --out" in found.output or "--maps" in more
+        return (tmp_path / name / "config.yaml").read_text()
+
+    assert "name: patchcore" in discover("one", *chosen, "--normal", normal)
+    config = str(tmp_path / "one" / "config.yaml")
+    assert "name: patchcore" in discover("two", "--config", config, "--normal", normal)
+    assert "name: null" in discover("three", "--config", config, "--maps", str(line / "maps"))
+    assert not (tmp_path / "three" / "detector").exists()

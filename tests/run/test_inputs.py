@@ -64,7 +64,7 @@ def test_folders_and_tables(tmp_path: Path) -> None:
     assert [item.id for item in inputs.items] == ["crack/0.png", "good/0.png"]
     assert inputs.truth == {"crack/0.png": "crack", "good/0.png": "good"}
     assert [item.mask is None for item in gather(tmp_path / "images", masks=tmp_path / "masks").items] == [False, True]
-    with pytest.raises(DataError, match="give either maps"):
+    with pytest.raises(DataError, match="give maps"):
         load_inputs(tmp_path / "images")
 
     table = tmp_path / "table.csv"

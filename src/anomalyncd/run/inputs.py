@@ -98,7 +98,9 @@ def load_inputs(
     if detected:
         dataset = replace(dataset, samples=tuple(replace(s, map=None, mask=None) for s in dataset.samples))
     elif not dataset.has_maps and not dataset.has_masks:
-        raise DataError(f"{images}: give either maps (--maps) or masks (--masks), one for each image.")
+        raise DataError(
+            f"{images}: give maps (--maps) or masks (--masks), one for each image, or a detector (--detector)."
+        )
     items = [Item(s.id, s.image, s.map, s.mask) for s in dataset.samples]
     searched = [Path(folder) for folder in (maps, masks) if folder is not None]
     if not _is_table(images):
