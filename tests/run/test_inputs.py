@@ -75,7 +75,7 @@ def test_folders_and_tables(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="both maps and masks"):
         gather(table)
     table.write_text("image\nimages/crack/0.png\n")
-    with pytest.raises(DataError, match="give either maps"):
+    with pytest.raises(DataError, match="give maps"):
         gather(table)
 
 
