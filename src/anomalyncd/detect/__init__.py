@@ -8,13 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingsError
-from .base import AnomalyMap, Detector, Picture
+from .base import AnomalyMap, Detection, Detector, Picture
 from .musc import MuSc
 from .patchcore import PatchCore
 
 DETECTORS: dict[str, type[Detector]] = {PatchCore.name: PatchCore, MuSc.name: MuSc}
 
-__all__ = ["DETECTORS", "AnomalyMap", "Detector", "MuSc", "PatchCore", "Picture", "load_detector", "make_detector"]
+__all__ = [
+    "DETECTORS",
+    "AnomalyMap",
+    "Detection",
+    "Detector",
+    "MuSc",
+    "PatchCore",
+    "Picture",
+    "load_detector",
+    "make_detector",
+]
 
 
 def make_detector(name: str, **settings: Any) -> Detector:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Picture = npt.NDArray[np.uint8]
 AnomalyMap = npt.NDArray[np.float32]
+
+
+class Detection(NamedTuple):
+    """What a detector says about one image: an (h, w) map, and one number that is higher the more abnormal it is."""
+
+    map: AnomalyMap
+    score: float
 
 
 class Detector(ABC):
@@ -36,6 +43,11 @@ class Detector(ABC):
 
         The values mean the same in every call, whatever other images are in it.
         """
+
+    def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
+        """Maps with image scores: the largest value of the map, unless a detector has a better one."""
+        for anomaly_map in self.maps(images):
+            yield Detection(anomaly_map, float(anomaly_map.max()))
 
     @abstractmethod
     def save(self, folder: Path) -> None:
