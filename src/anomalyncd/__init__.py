@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .binarize import MEBin, Otsu
     from .data import load_base, load_dataset
+    from .detect import from_anomalib
     from .errors import AnomalyNCDError
     from .estimator import AnomalyNCD, Prediction
     from .metrics import evaluate
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 # Loaded on first use: `anomalyncd --help` and the data readers need no torch.
 _HOMES = {
     "AnomalyNCD": "estimator", "AnomalyNCDError": "errors", "MEBin": "binarize", "Otsu": "binarize",
-    "Prediction": "estimator", "evaluate": "metrics", "load_base": "data", "load_dataset": "data",
+    "Prediction": "estimator", "evaluate": "metrics", "from_anomalib": "detect", "load_base": "data", "load_dataset": "data",
 }  # fmt: skip
 __all__ = [
-    "AnomalyNCD", "AnomalyNCDError", "MEBin", "Otsu", "Prediction", "evaluate", "load_base", "load_dataset",
+    "AnomalyNCD", "AnomalyNCDError", "MEBin", "Otsu", "Prediction", "evaluate", "from_anomalib", "load_base", "load_dataset",
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from anomalyncd.detect import MuSc
-from anomalyncd.detect.musc import mutual_scores
+from anomalyncd.detect.musc import mutual_scores, rescored
 from anomalyncd.detect.tokens import to_map
 from anomalyncd.errors import DataError, SettingsError
 
@@ -186,3 +186,65 @@ def test_bad_settings(settings):
 def test_fit_needs_nothing():
     detector = MuSc(**TINY)
     assert detector.fit([]) is detector and not detector.needs_normal
+
+
+def test_memory_holds_a_part_of_the_images():
+    images = pictures(9)
+    whole, part = MuSc(**TINY), MuSc(max_images=6, **TINY)
+    list(whole.maps(images[:6]))
+    expected = [*MuSc(**TINY).detect(images[:6]), *whole.detect(images[6:])]
+    for found, other in zip(part.detect(iter(images)), expected, strict=True):
+        np.testing.assert_array_equal(found.map, other.map)
+        assert found.score == other.score
+
+
+def slow_rescored(place, scores, summaries, sizes):
+    """Every image's score and class token given, the image itself among them."""
+    unit = [summary / summary.norm() for summary in summaries.double()]
+    similar = [float(unit[place] @ other) for other in unit]
+    others = sorted((j for j in range(len(unit)) if j != place), key=lambda j: -similar[j])
+    found = []
+    for size in sizes:
+        group = [place, *others[: size - 1]]
+        weights = [max(0.0, similar[j]) for j in group]
+        found.append(sum(w * float(scores[j]) for w, j in zip(weights, group, strict=True)) / sum(weights))
+    return sum(found) / len(found)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (1, 2, 3), (5,), (12, 2)])
+def test_rescoring_against_the_formula(sizes):
+    generator = torch.Generator().manual_seed(1)
+    summaries, scores = torch.randn(8, 5, generator=generator) + 0.5, torch.rand(8, generator=generator)
+    for place in range(8):
+        expected = slow_rescored(place, scores, summaries, sizes)
+        known = rescored(float(scores[place]), summaries[place], scores, summaries, own=place, sizes=sizes)
+        rest = [j for j in range(8) if j != place]
+        new = rescored(float(scores[place]), summaries[place], scores[rest], summaries[rest], own=None, sizes=sizes)
+        assert known == pytest.approx(expected, abs=1e-6) and new == pytest.approx(expected, abs=1e-6)
+
+
+def test_image_scores_are_rescored_maxima_and_survive_storing(tmp_path):
+    images = pictures(7)
+    detector = MuSc(max_references=5, **TINY)
+    found = list(detector.detect(images))
+    summaries = torch.stack([grid.summary for grid in detector.read(images)])
+    maxima = torch.tensor([one.map.max() for one in found])
+    chosen = [0, 2, 3, 4, 6]  # five of seven, evenly spread
+    for index, one in enumerate(found):
+        group = sorted({index, *chosen})
+        expected = slow_rescored(group.index(index), maxima[group], summaries[group], (1, 2, 3))
+        assert one.score == pytest.approx(expected, abs=1e-5)
+    detector.save(tmp_path)
+    for one, again in zip(found, MuSc.load(tmp_path, device="cpu").detect(images), strict=True):
+        assert again.score == pytest.approx(one.score, abs=2e-3)
+
+
+def test_neighbours_of_one_leave_the_maximum():
+    for found in MuSc(neighbours=(1,), **TINY).detect(pictures(5)):
+        assert found.score == pytest.approx(float(found.map.max()))
+
+
+@pytest.mark.parametrize("settings", [{"max_images": 4}, {"neighbours": ()}, {"neighbours": (0, 1)}])
+def test_settings_out_of_range(settings):
+    with pytest.raises(SettingsError, match=next(iter(settings))):
+        MuSc(**TINY, **settings)

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from anomalyncd.detect import PatchCore
-from anomalyncd.detect.patchcore import RandomPool, greedy_coreset, locally_aware, nearest_distances
+from anomalyncd.detect.patchcore import PatchBank, RandomPool, greedy_coreset, locally_aware, reweighted, turns
 from anomalyncd.errors import DataError, SettingsError
 
 TINY = {"backbone": "tiny", "size": 96, "map_size": 96, "device": "cpu"}
@@ -61,10 +61,68 @@ def test_coreset_reports_every_step():
 
 
 @pytest.mark.parametrize("count", [1, 1024, 1500])
-def test_nearest_distances(count):
-    queries, bank = rows(count), rows(70, seed=1)
-    expected = torch.cdist(queries.double(), bank.double()).amin(dim=1).float()
-    torch.testing.assert_close(nearest_distances(queries, bank), expected, atol=1e-4, rtol=1e-4)
+@pytest.mark.parametrize("faiss", [False, True])
+def test_nearest_rows(count, faiss):
+    if faiss:
+        pytest.importorskip("faiss")
+    queries, rows_of_bank = rows(count), rows(70, seed=1)
+    bank = PatchBank(rows_of_bank)
+    if not faiss:
+        bank.index = None
+    assert (bank.index is not None) is faiss
+    expected = torch.cdist(queries.double(), rows_of_bank.double()).min(dim=1)
+    distances, found = bank.nearest(queries)
+    torch.testing.assert_close(distances, expected.values.float(), atol=1e-4, rtol=1e-4)
+    assert found.equal(expected.indices)
+
+
+def test_image_score_against_the_formula():
+    bank, patch = rows(40), rows(1, seed=2)[0]
+    distances = [float((patch - row).norm()) for row in bank]
+    nearest = int(np.argmin(distances))
+    around = sorted(range(40), key=lambda row: float((bank[row] - bank[nearest]).norm()))[:9]
+    assert nearest in around
+    weight = 1 - np.exp(distances[nearest]) / sum(np.exp(distances[row]) for row in around)
+    found = reweighted(patch, distances[nearest], nearest, bank)
+    assert found == pytest.approx(weight * distances[nearest], rel=1e-5)
+
+
+def test_image_score_with_a_bank_of_one_row_is_the_distance():
+    assert reweighted(torch.zeros(2), 5.0, 0, torch.tensor([[3.0, 4.0]])) == 5.0
+
+
+def test_image_score_of_detect_is_that_of_its_most_abnormal_patch():
+    detector = PatchCore(sigma=0, **TINY).fit(pictures(3))
+    image = pictures(1, seed=9)[0]
+    found = next(detector.detect([image]))
+    patches = locally_aware(next(detector.read([image])), 1)
+    matrix = torch.cdist(patches.double(), detector.bank.rows.double())
+    worst = int(matrix.amin(dim=1).argmax())
+    nearest = int(matrix[worst].argmin())
+    expected = reweighted(patches[worst], float(matrix[worst, nearest]), nearest, detector.bank.rows)
+    assert found.score == pytest.approx(expected, rel=1e-3)
+
+
+def test_quarter_turns_are_exact_and_others_keep_the_middle():
+    image = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    quarter = list(turns(image, 4))
+    assert [turned.shape[:2] for turned in quarter] == [(40, 60), (60, 40), (40, 60), (60, 40)]
+    for step, turned in enumerate(quarter):
+        np.testing.assert_array_equal(np.rot90(turned, -step), image)
+    assert len(list(turns(image, 1))) == 1
+    disc = np.zeros((41, 41, 3), np.uint8)
+    yy, xx = np.mgrid[-20:21, -20:21]
+    disc[np.hypot(yy, xx) < 12] = 200
+    for turned in turns(disc, 6):
+        assert np.abs(turned.astype(int) - disc).mean() < 3
+
+
+def test_rotations_make_a_turned_product_normal():
+    normal = [np.tile(np.linspace(0, 255, 96, dtype=np.uint8)[:, None, None], (1, 96, 3))]
+    turned = [np.rot90(normal[0]).copy()]
+    plain, all_round = (PatchCore(sigma=0, rotations=count, **TINY).fit(normal) for count in (1, 4))
+    assert len(all_round.bank.rows) == 4 * len(plain.bank.rows)
+    assert next(all_round.maps(turned)).max() < 2e-3 < 0.02 < next(plain.maps(turned)).max()
 
 
 def fill(size, seed, pieces=(7, 20, 1, 72)):
@@ -109,7 +167,7 @@ def test_features_have_length_one_and_see_every_block():
 def test_normal_images_are_near_and_a_defect_is_far():
     normal = pictures(3)
     detector = PatchCore(sigma=0, radius=3, **TINY).fit(normal)
-    assert len(detector.bank) == 3 * 36
+    assert len(detector.bank.rows) == 3 * 36
     for own in detector.maps(normal):
         assert own.max() < 2e-3
     odd = normal[1].copy()
@@ -126,15 +184,15 @@ def test_normal_images_are_near_and_a_defect_is_far():
 
 def test_maps_are_distances_to_the_bank():
     detector = PatchCore(sigma=0, radius=3, bank_size=20, **TINY | {"map_size": 6}).fit(pictures(2))
-    assert len(detector.bank) == 20
+    assert len(detector.bank.rows) == 20
     image = pictures(1, seed=1)[0]
     features = locally_aware(next(detector.read([image])), 3)
-    expected = torch.cdist(features.double(), detector.bank.double()).amin(dim=1).view(6, 6)
+    expected = torch.cdist(features.double(), detector.bank.rows.double()).amin(dim=1).view(6, 6)
     np.testing.assert_allclose(next(detector.maps([image])), expected, atol=1e-4)
 
 
 def test_the_pool_bounds_the_bank():
-    assert len(PatchCore(pool_size=15, **TINY).fit(pictures(2)).bank) == 15
+    assert len(PatchCore(pool_size=15, **TINY).fit(pictures(2)).bank.rows) == 15
 
 
 def test_a_map_depends_on_its_image_alone():
@@ -155,7 +213,9 @@ def test_no_normal_image():
         PatchCore(**TINY).fit(iter([]))
 
 
-@pytest.mark.parametrize("settings", [{"radius": 2}, {"radius": 0}, {"bank_size": 0}, {"pool_size": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"radius": 2}, {"radius": 0}, {"bank_size": 0}, {"pool_size": 0}, {"rotations": 0}]
+)
 def test_bad_settings(settings):
     with pytest.raises(SettingsError, match=f"{next(iter(settings))} must be"):
         PatchCore(**settings, **TINY)

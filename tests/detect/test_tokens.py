@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from anomalyncd.detect import MuSc, PatchCore, load_detector
-from anomalyncd.detect.tokens import FILE, neighbourhood, to_map
+from anomalyncd.detect.tokens import FILE, _starts, neighbourhood, to_map
 from anomalyncd.errors import RunError, SettingsError
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
@@ -177,3 +177,56 @@ def test_blocks_out_of_range(blocks):
 def test_bad_settings(name):
     with pytest.raises(SettingsError, match=f"{name} must be at least 1, but got 0"):
         PatchCore(**TINY | {name: 0})
+
+
+@pytest.mark.parametrize("side", [1, 2, 4, 7, 24])
+@pytest.mark.parametrize("more", [0, 1, 3, 5, 18, 36, 100])
+def test_tiles_cover_all_and_overlap_by_a_quarter(side, more):
+    starts = _starts(side + more, side)
+    assert starts[0] == 0 and starts[-1] == more
+    steps = np.diff(starts)
+    assert all(0 < step <= max(1, side - side / 4) for step in steps)
+
+
+def test_tiled_tokens_are_the_weighted_mean_of_the_tiles():
+    detector = PatchCore(tile=32, **TINY)  # enlarged twice: a tile has 4 × 4 patches, the image 4 × 10
+    image = picture(32, 80)
+    found = next(detector.read([image]))
+    assert found.shape == (4, 10) and found.size == (32, 80)
+    scaled = detector._scaled(image)
+    total, weights = torch.zeros(2, 4, 10, 48), torch.zeros(10)
+    for start in (0, 3, 6):
+        tile = scaled[:, start * 16 : start * 16 + 64]
+        blocks = next(PatchCore(**TINY).read([tile])).blocks
+        for column, weight in enumerate((1, 2, 2, 1)):
+            total[:, :, start + column] += blocks[:, :, column] * weight
+            weights[start + column] += weight
+    torch.testing.assert_close(found.blocks, total / weights[:, None], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [PatchCore, MuSc])
+def test_tiles_show_a_small_defect_of_a_large_image_and_no_seams(kind):
+    images = [np.full((300, 420, 3), 120, np.uint8) for _ in range(6)]
+    for seed, image in enumerate(images):
+        image += np.random.default_rng(seed).integers(0, 4, image.shape, dtype=np.uint8)
+    odd = images[-1].copy()
+    odd[130:142, 200:212] = (255, 0, 0)
+    detector = kind(tile=100, sigma=0, **TINY).fit(images[:-1])
+    found = list(detector.maps([*images[:-1], odd]))[-1]
+    assert found.shape == (144, 202)  # 48 for each 100 pixels
+    y, x = np.unravel_index(found.argmax(), found.shape)
+    assert abs(y - 136 * 0.48) < 6 and abs(x - 206 * 0.48) < 6
+    plain = next(iter(detector.maps(images)))
+    # Steps between neighbours where tiles begin and end are no larger than elsewhere.
+    steps = np.abs(np.diff(plain, axis=1)).mean(axis=0)
+    assert steps.max() < 6 * np.median(steps) + 1e-3
+
+
+def test_an_image_smaller_than_a_tile_keeps_its_scale():
+    detector = PatchCore(tile=128, **TINY)
+    assert next(detector.read([picture(64, 64)])).shape == (2, 2)  # 64 of 128 pixels, 4 patches a tile
+
+
+def test_tile_must_be_positive():
+    with pytest.raises(SettingsError, match="tile"):
+        PatchCore(tile=0, **TINY)

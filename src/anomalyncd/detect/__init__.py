@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SettingsError
+from .anomalib import AnomalibDetector, AnomalibPredictions, from_anomalib
+from .anomalib_model import PREFIX as ANOMALIB
 from .base import AnomalyMap, Detection, Detector, Picture
 from .musc import MuSc
 from .patchcore import PatchCore
@@ -16,19 +18,24 @@ DETECTORS: dict[str, type[Detector]] = {PatchCore.name: PatchCore, MuSc.name: Mu
 
 __all__ = [
     "DETECTORS",
+    "AnomalibDetector",
+    "AnomalibPredictions",
     "AnomalyMap",
     "Detection",
     "Detector",
     "MuSc",
     "PatchCore",
     "Picture",
+    "from_anomalib",
     "load_detector",
     "make_detector",
 ]
 
 
 def make_detector(name: str, **settings: Any) -> Detector:
-    """A built-in detector by its name, or one of your own as `module:Class`."""
+    """A built-in detector by its name, one of anomalib as `anomalib:Model`, or one of your own as `module:Class`."""
+    if name.startswith(ANOMALIB):
+        return AnomalibDetector(name.removeprefix(ANOMALIB), **settings)
     return _kind(name)(**settings)
 
 
@@ -40,7 +47,10 @@ def load_detector(name: str, folder: Path, *, device: str = "auto") -> Detector:
 def _kind(name: str) -> type[Detector]:
     if name in DETECTORS:
         return DETECTORS[name]
-    expected = f"detector must be one of {', '.join(DETECTORS)}, or module:Class of your own, but got {name!r}"
+    if name.startswith(ANOMALIB):
+        return AnomalibDetector
+    known = ", ".join([*DETECTORS, f"{ANOMALIB}Model"])
+    expected = f"detector must be one of {known}, or module:Class of your own, but got {name!r}"
     module, colon, attribute = name.partition(":")
     if not colon:  # a misspelt name must not import, and so run, whatever file is called that
         raise SettingsError(f"{expected}.")

@@ -10,33 +10,52 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import DataError
-from .base import AnomalyMap, Picture
-from .tokens import TokenDetector, TokenGrid, check_least, check_windows, neighbourhood, to_map
+from .base import AnomalyMap, Detection, Picture
+from .tokens import TokenDetector, TokenGrid, check_least, check_windows, neighbourhood
 
 LEAST_IMAGES = 5
 KEPT_SHARE = 0.3  # of an image's distances to the others, the lowest are averaged
 
 
 class MuSc(TokenDetector):
-    """Zero-shot detector: the first set of images that it sees is compared with itself and kept as references.
+    """Zero-shot detector: the first set of images that it sees is compared with itself, and a part of it kept as references.
 
     Parameters
     ----------
     windows : neighbourhoods r that patches are averaged over; scores are averaged over them and over the blocks
-    max_references : at most this many images, evenly spread over the set, are compared with
+    max_references : at most this many images, evenly spread, are compared with
+    max_images : at most this many images are held in memory and compared with each other; the references are taken from
+        them, and images that come later are compared with these
+    neighbours : numbers of images, itself counted, that an image's score is averaged over, see `rescored`
     settings : see `TokenDetector`
     """
 
     name = "musc"
     needs_normal = False
 
-    def __init__(self, *, windows: Sequence[int] = (1, 3, 5), max_references: int = 200, **settings: object) -> None:
+    def __init__(
+        self,
+        *,
+        windows: Sequence[int] = (1, 3, 5),
+        max_references: int = 200,
+        max_images: int = 1000,
+        neighbours: Sequence[int] = (1, 2, 3),
+        **settings: object,
+    ) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
         check_windows("windows", windows)
         check_least(2, max_references=max_references)  # a reference needs another one to be compared with
-        self.settings |= {"windows": tuple(windows), "max_references": max_references}
-        self.windows, self.max_references = tuple(windows), max_references
+        check_least(LEAST_IMAGES, max_images=max_images)
+        check_least(1, neighbours=min(neighbours, default=0))
+        self.settings |= {
+            "windows": tuple(windows), "max_references": max_references, "max_images": max_images,
+            "neighbours": tuple(neighbours),
+        }  # fmt: skip
+        self.windows, self.max_references, self.max_images = tuple(windows), max_references, max_images
+        self.neighbours = tuple(neighbours)
         self.references: list[Tensor] = []
+        self.summaries = torch.empty(0)
+        self.maxima = torch.empty(0)
 
     def fit(self, normal_images: Iterable[Picture]) -> MuSc:
         """Nothing to learn."""
@@ -44,14 +63,22 @@ class MuSc(TokenDetector):
 
     def maps(self, images: Iterable[Picture]) -> Iterator[AnomalyMap]:
         """Mutual scores of the first set; scores by its references of any later one."""
-        if self.references:
-            new = self.read(images)
-            while batch := list(islice(new, self.batch_size)):  # references are made ready once for a batch
-                blocks = [grid.blocks for grid in batch]
-                scores = self._scores(blocks, self.references, own=[self._place(tokens) for tokens in blocks])
-                yield from map(self._map, batch, scores)
-            return
-        grids = [TokenGrid(grid.blocks.half(), grid.size) for grid in self.read(images)]
+        return (found.map for found in self.detect(images))
+
+    def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
+        """Maps, and their largest values averaged over images that look alike."""
+        grids = self.read(images)
+        if not self.references:
+            yield from self._first(islice(grids, self.max_images))
+        while batch := list(islice(grids, self.batch_size)):  # references are made ready once for a batch
+            blocks = [grid.blocks for grid in batch]
+            places = [self._place(tokens) for tokens in blocks]
+            maps = list(map(self.to_map, self._scores(blocks, self.references, places), batch))
+            yield from self._with_scores(maps, batch, places)
+
+    def _first(self, read: Iterable[TokenGrid]) -> Iterator[Detection]:
+        """Compare images with each other, and keep references."""
+        grids = [TokenGrid(grid.blocks.half(), grid.summary, grid.size) for grid in read]
         if len(grids) < LEAST_IMAGES:
             raise DataError(
                 f"MuSc compares images with each other and needs at least {LEAST_IMAGES}, but got {len(grids)}. Give more "
@@ -60,16 +87,31 @@ class MuSc(TokenDetector):
         count = min(len(grids), self.max_references)
         chosen = [round(k * (len(grids) - 1) / (count - 1)) for k in range(count)]
         references = [grids[index].blocks for index in chosen]
-        position = {index: place for place, index in enumerate(chosen)}
-        scores = self._scores([g.blocks for g in grids], references, [position.get(i) for i in range(len(grids))])
+        place_of = {index: place for place, index in enumerate(chosen)}
+        places = [place_of.get(index) for index in range(len(grids))]
+        maps = list(map(self.to_map, self._scores([grid.blocks for grid in grids], references, places), grids))
         self.references = references
-        yield from map(self._map, grids, scores)
+        self.summaries = torch.stack([grids[index].summary for index in chosen])
+        self.maxima = torch.tensor([float(maps[index].max()) for index in chosen], device=self.device)
+        yield from self._with_scores(maps, grids, places)
+
+    def _with_scores(
+        self, maps: list[AnomalyMap], grids: list[TokenGrid], places: list[int | None]
+    ) -> Iterator[Detection]:
+        for values, grid, place in zip(maps, grids, places, strict=True):
+            score = rescored(
+                float(values.max()), grid.summary, self.maxima, self.summaries, own=place, sizes=self.neighbours
+            )
+            yield Detection(values, score)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {f"reference.{index:05d}": blocks for index, blocks in enumerate(self.references)}
+        stored = {f"reference.{index:05d}": blocks for index, blocks in enumerate(self.references)}
+        return {**stored, "summaries": self.summaries, "maxima": self.maxima} if stored else {}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         self.references = [tensors[name].to(self.device) for name in sorted(tensors) if name.startswith("reference.")]
+        if self.references:
+            self.summaries, self.maxima = (tensors[name].to(self.device) for name in ("summaries", "maxima"))
 
     def _place(self, blocks: Tensor) -> int | None:
         """Place of an image among the references, so that it is not compared with itself when it comes again."""
@@ -77,9 +119,6 @@ class MuSc(TokenDetector):
             if known.shape == blocks.shape and _alike(known[:, 0, 0], blocks[:, 0, 0]) and _alike(known, blocks):
                 return place
         return None
-
-    def _map(self, grid: TokenGrid, scores: Tensor) -> AnomalyMap:
-        return to_map(scores.view(grid.shape), grid.size, self.map_size, self.sigma)
 
     def _scores(self, images: list[Tensor], references: list[Tensor], own: list[int | None]) -> list[Tensor]:
         """Mean over blocks and windows of the mutual scores; one block and window at a time, so that memory holds one."""
@@ -104,7 +143,9 @@ def _unit(tokens: Tensor, window: int) -> Tensor:
     return F.normalize(neighbourhood(tokens.float(), window), dim=-1).flatten(0, 1)
 
 
-def mutual_scores(images: Sequence[Tensor], references: Sequence[Tensor], own: Sequence[int | None]) -> list[Tensor]:
+def mutual_scores(
+    images: Sequence[Tensor], references: Sequence[Tensor], own: Sequence[int | None], *, two_way: bool = True
+) -> list[Tensor]:
     """Score every patch by the reference images.
 
     a_m(i, j) is the distance of patch m of image i to its nearest patch of reference j; the score of the patch is the mean
@@ -115,6 +156,7 @@ def mutual_scores(images: Sequence[Tensor], references: Sequence[Tensor], own: S
     ----------
     images : (P_i, C) unit vectors each; references : (P_j, C) each
     own : place of each image among the references, or None
+    two_way : False computes each direction by itself: the same scores, for measuring what the shared product saves
 
     Returns
     -------
@@ -125,7 +167,9 @@ def mutual_scores(images: Sequence[Tensor], references: Sequence[Tensor], own: S
     for index, patches in enumerate(images):
         found = own[index]
         place = -1 if found is None else found
-        partners = image_of if image_of.get(place) == index else {}  # new images, and one given twice, have none
+        partners = (
+            image_of if two_way and image_of.get(place) == index else {}
+        )  # new images, and one given twice, have none
         wanted = [j for j in range(len(references)) if j != place and (j > place or j not in partners)]
         if not wanted:
             continue
@@ -144,3 +188,34 @@ def mutual_scores(images: Sequence[Tensor], references: Sequence[Tensor], own: S
         kept = max(1, int(len(others) * KEPT_SHARE))
         scores.append(distances.topk(kept, dim=1, largest=False).values.mean(dim=1))
     return scores
+
+
+def rescored(
+    score: float, summary: Tensor, scores: Tensor, summaries: Tensor, *, own: int | None, sizes: Sequence[int]
+) -> float:
+    """MuSc's re-scoring of an image among images that look alike.
+
+    For each size k the scores of the image itself and of its k − 1 nearest others are averaged, weighted by the cosine of
+    their class tokens; the result is the mean over all k. So a defect that some noise hides is lifted by its fellows, and
+    noise on a normal image is lowered.
+
+    Parameters
+    ----------
+    score, summary : of the image; summary is its (C,) class token
+    scores, summaries : (R,) and (R, C) of the others
+    own : place of the image among these, which is left out, or None
+
+    Examples
+    --------
+    >>> alike = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> rescored(1.0, alike[0], torch.tensor([0.0, 9.0]), alike, own=None, sizes=[1, 2])  # (1 + (1 + 0) / 2) / 2
+    0.75
+    """
+    cosines = F.normalize(summaries, dim=1) @ F.normalize(summary, dim=0)
+    if own is not None:
+        cosines[own] = 0.0
+    weights, order = cosines.clamp(min=0).sort(descending=True)
+    weights = torch.cat([weights.new_ones(1), weights])
+    sums = (weights * torch.cat([scores.new_tensor([score]), scores[order]])).cumsum(0)
+    means = sums / weights.cumsum(0)
+    return float(means[[min(k, len(means)) - 1 for k in sizes]].mean())

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
+import cv2
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import DataError
-from .base import AnomalyMap, Picture
-from .tokens import TokenDetector, TokenGrid, check_least, check_windows, neighbourhood, to_map
+from .base import AnomalyMap, Detection, Picture
+from .tokens import TokenDetector, TokenGrid, check_least, check_windows, neighbourhood
 
 QUERIES = 1024  # patches compared with the bank in one matrix product
+NEIGHBOURS = 9  # rows of the bank that say how rare the nearest one is
 
 
 class PatchCore(TokenDetector):
@@ -21,6 +27,7 @@ class PatchCore(TokenDetector):
     Parameters
     ----------
     radius : side of the neighbourhood that a patch feature is averaged over; 1, because a token has seen its surroundings
+    rotations : normal images are also seen turned by 360°/rotations, for products that lie at any angle
     bank_size : patches kept by the greedy coreset
     pool_size : patches that the coreset is chosen from, a random sample of all
     settings : see `TokenDetector`
@@ -40,40 +47,55 @@ class PatchCore(TokenDetector):
     needs_normal = True
 
     def __init__(
-        self, *, radius: int = 1, bank_size: int = 10_000, pool_size: int = 100_000, **settings: object
+        self,
+        *,
+        radius: int = 1,
+        bank_size: int = 10_000,
+        pool_size: int = 100_000,
+        rotations: int = 1,
+        **settings: object,
     ) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
         check_windows("radius", [radius])
-        check_least(1, bank_size=bank_size, pool_size=pool_size)
-        self.settings |= {"radius": radius, "bank_size": bank_size, "pool_size": pool_size}
-        self.radius, self.bank_size, self.pool_size = radius, bank_size, pool_size
-        self.bank: Tensor | None = None
+        check_least(1, bank_size=bank_size, pool_size=pool_size, rotations=rotations)
+        self.settings |= {
+            "radius": radius, "bank_size": bank_size, "pool_size": pool_size, "rotations": rotations
+        }  # fmt: skip
+        self.radius, self.bank_size, self.pool_size, self.rotations = radius, bank_size, pool_size, rotations
+        self.bank: PatchBank | None = None
 
     def fit(self, normal_images: Iterable[Picture]) -> PatchCore:
         """Remember a coreset of the patches of normal images."""
         pool = RandomPool(self.pool_size, self.seed)
-        for grid in self.read(normal_images):
+        for grid in self.read(turned for image in normal_images for turned in turns(image, self.rotations)):
             pool.add(locally_aware(grid, self.radius))
         features = pool.take()
         if not len(features):
             raise DataError("PatchCore needs normal images to learn from, and there is none that can be read.")
         kept = features[greedy_coreset(features, self.bank_size, seed=self.seed)]
-        self.bank = kept.half().float()  # as it is stored: a loaded detector gives the very same maps
+        self.bank = PatchBank(kept.half().float())  # as it is stored: a loaded detector gives the very same maps
         return self
 
     def maps(self, images: Iterable[Picture]) -> Iterator[AnomalyMap]:
         """Distance of each patch to the nearest one of the bank, smoothed."""
+        return (found.map for found in self.detect(images))
+
+    def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
+        """Maps, and the re-weighted distance of the most abnormal patch."""
         if self.bank is None:
             raise DataError("PatchCore was not fitted: give it normal images first.")
         for grid in self.read(images):
-            distances = nearest_distances(locally_aware(grid, self.radius), self.bank)
-            yield to_map(distances.view(grid.shape), grid.size, self.map_size, self.sigma)
+            patches = locally_aware(grid, self.radius)
+            distances, nearest = self.bank.nearest(patches)
+            worst = int(distances.argmax())
+            score = reweighted(patches[worst], float(distances[worst]), int(nearest[worst]), self.bank.rows)
+            yield Detection(self.to_map(distances, grid), score)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {} if self.bank is None else {"bank": self.bank.half()}
+        return {} if self.bank is None else {"bank": self.bank.rows.half()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        self.bank = tensors["bank"].float().to(self.device) if "bank" in tensors else None
+        self.bank = PatchBank(tensors["bank"].float().to(self.device)) if "bank" in tensors else None
 
 
 def locally_aware(grid: TokenGrid, radius: int) -> Tensor:
@@ -147,11 +169,57 @@ def greedy_coreset(
     return chosen
 
 
-def nearest_distances(queries: Tensor, bank: Tensor) -> Tensor:
-    """Euclidean distance of each query to its nearest row of the bank: (Q, D), (M, D) → (Q,)."""
-    squared = (bank**2).sum(1)
-    found = []
-    for chunk in queries.split(QUERIES):
-        smallest = torch.addmm(squared, chunk, bank.T, alpha=-2).amin(dim=1)
-        found.append((smallest + (chunk**2).sum(1)).clamp(min=0).sqrt())
-    return torch.cat(found)
+class PatchBank:
+    """Normal patches, searched exactly: by faiss where it is installed and the bank is on the CPU, else by matrix products.
+
+    rows : (M, D) float32
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self.squared = (rows**2).sum(1)
+        self.index: Any = None
+        if rows.device.type == "cpu" and len(rows) and importlib.util.find_spec("faiss"):
+            self.index = importlib.import_module("faiss").IndexFlatL2(rows.shape[1])
+            self.index.add(rows.numpy())
+
+    def nearest(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Euclidean distance to the nearest row, and which it is: (Q, D) → (Q,) float32, (Q,) int64."""
+        if self.index is not None:
+            squared, found = self.index.search(queries.contiguous().numpy(), 1)
+            return torch.from_numpy(squared[:, 0]).clamp(min=0).sqrt(), torch.from_numpy(found[:, 0])
+        parts = [torch.addmm(self.squared, chunk, self.rows.T, alpha=-2).min(dim=1) for chunk in queries.split(QUERIES)]
+        squared = torch.cat([part.values for part in parts]) + (queries**2).sum(1)
+        return squared.clamp(min=0).sqrt(), torch.cat([part.indices for part in parts])
+
+
+def reweighted(patch: Tensor, distance: float, nearest: int, bank: Tensor) -> float:
+    """PatchCore's image score (its equation 7): a distance counts less where normal patches are rare themselves.
+
+    The nearest row m* has neighbours N in the bank, itself among them; the distance is multiplied by
+    1 − exp‖patch − m*‖ / Σ_N exp‖patch − m‖.
+
+    Parameters
+    ----------
+    patch : (D,) the most abnormal one; distance, nearest : to and number of its nearest row; bank : (M, D)
+    """
+    around = (bank - bank[nearest]).norm(dim=1).topk(min(NEIGHBOURS, len(bank)), largest=False).indices
+    if len(around) < 2:
+        return distance
+    return float(1 - 1 / ((bank[around] - patch).norm(dim=1) - distance).exp().sum()) * distance
+
+
+def turns(image: Picture, count: int) -> Iterator[Picture]:
+    """The image, and the image turned about its centre by each multiple of 360°/count; the corners are mirrored.
+
+    Quarter turns are exact, and swap the sides of an image that is not square.
+    """
+    height, width = image.shape[:2]
+    for step in range(count):
+        quarters, rest = divmod(4 * step, count)
+        if rest == 0:
+            yield np.ascontiguousarray(np.rot90(image, quarters))
+            continue
+        matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), 360 * step / count, 1.0)
+        turned = cv2.warpAffine(image, matrix, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
+        yield turned.astype(np.uint8, copy=False)

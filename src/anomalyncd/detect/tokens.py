@@ -30,10 +30,12 @@ class TokenGrid:
     """Tokens of one image.
 
     blocks : (L, h, w, C) float32, patch tokens after each wanted block
+    summary : (C,) float32, class token after the last of them
     size : (H, W) of the image in pixels
     """
 
     blocks: Tensor
+    summary: Tensor
     size: tuple[int, int]
 
     @property
@@ -49,8 +51,9 @@ class TokenDetector(Detector):
     ----------
     backbone, weights, device : as everywhere
     size : the longer image side is scaled to this many pixels, rounded to whole patches
+    tile : large images with small defects are seen as overlapping tiles of this side in image pixels, each scaled to `size`
     blocks : numbers of the blocks, from 0; None takes the middle one and the last but one
-    map_size : pixels of a map's longer side; sigma : width of its Gaussian smoothing in such pixels
+    map_size : pixels of a map's longer side, or of a tile's side; sigma : width of its Gaussian smoothing in such pixels
     """
 
     def __init__(
@@ -60,20 +63,22 @@ class TokenDetector(Detector):
         weights: str | None = None,
         device: str = "auto",
         size: int = 336,
+        tile: int | None = None,
         blocks: Sequence[int] | None = None,
         map_size: int = 256,
         sigma: float = 4.0,
         batch_size: int = 8,
         seed: int = 0,
     ) -> None:
-        check_least(1, size=size, map_size=map_size, batch_size=batch_size)
+        check_least(1, size=size, map_size=map_size, batch_size=batch_size, tile=1 if tile is None else tile)
         self.settings: dict[str, Any] = {
-            "backbone": resolve_name(backbone), "weights": weights, "size": size,
+            "backbone": resolve_name(backbone), "weights": weights, "size": size, "tile": tile,
             "blocks": None if blocks is None else tuple(blocks),
             "map_size": map_size, "sigma": sigma, "batch_size": batch_size, "seed": seed,
         }  # fmt: skip
         self.device = choose_device(device)
-        self.size, self.map_size, self.sigma, self.batch_size, self.seed = size, map_size, sigma, batch_size, seed
+        self.size, self.tile, self.map_size, self.sigma = size, tile, map_size, sigma
+        self.batch_size, self.seed = batch_size, seed
         self._vit: MaskGuidedViT | None = None
 
     @property
@@ -104,6 +109,12 @@ class TokenDetector(Detector):
         if waiting:
             yield from self._run(waiting, sizes)
 
+    def to_map(self, scores: Tensor, grid: TokenGrid) -> AnomalyMap:
+        """Patch scores (h·w,) → a smooth map with the image's aspect."""
+        longer = max(grid.size)
+        side = round(self.map_size * longer / (self.tile or longer))
+        return to_map(scores.view(grid.shape), grid.size, side, self.sigma)
+
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         meta = {"name": self.name, "settings": self.settings}
@@ -132,21 +143,60 @@ class TokenDetector(Detector):
         """The inverse of `tensors`."""
 
     def _scaled(self, image: Picture) -> Picture:
-        scale = self.size / max(image.shape[:2])
+        scale = self.size / (self.tile or max(image.shape[:2]))
         patch = self.vit.patch_size
         height, width = (max(1, round(side * scale / p)) * p for side, p in zip(image.shape[:2], patch, strict=True))
         method = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
         return cv2.resize(image, (width, height), interpolation=method).astype(np.uint8, copy=False)
 
-    @torch.inference_mode()
     def _run(self, images: list[Picture], sizes: list[tuple[int, int]]) -> Iterator[TokenGrid]:
+        """Tokens of images of one shape; those of more than one tile go one at a time."""
+        grid = (images[0].shape[0] // self.vit.patch_size[0], images[0].shape[1] // self.vit.patch_size[1])
+        side = max(1, self.size // self.vit.patch_size[0])
+        if self.tile is None or max(grid) <= side:
+            for blocks, summary, size in zip(*self._tokens(np.stack(images)), sizes, strict=True):
+                yield TokenGrid(blocks, summary, size)
+            return
+        for image, size in zip(images, sizes, strict=True):
+            yield TokenGrid(*self._tiled(image, grid, side), size)
+
+    @torch.inference_mode()
+    def _tokens(self, images: Picture) -> tuple[Tensor, Tensor]:
+        """(B, H, W, 3) uint8 → patch tokens (B, L, h, w, C), and class tokens (means where there are none) (B, C)."""
         vit = self.vit
-        batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).to(self.device)
+        batch = torch.from_numpy(images).permute(0, 3, 1, 2).to(self.device)
         grid = (batch.shape[2] // vit.patch_size[0], batch.shape[3] // vit.patch_size[1])
         found = vit.block_tokens(batch, self.blocks)
         tokens = torch.stack([found[block][:, vit.n_prefix :] for block in self.blocks], dim=1)  # (B, L, P, C)
-        for one, size in zip(tokens.view(*tokens.shape[:2], *grid, -1), sizes, strict=True):
-            yield TokenGrid(one, size)
+        last = found[max(self.blocks)]
+        summary = last[:, 0] if vit.n_prefix else last.mean(dim=1)
+        return tokens.unflatten(2, grid), summary
+
+    def _tiled(self, image: Picture, grid: tuple[int, int], side: int) -> tuple[Tensor, Tensor]:
+        """Tokens of one large image from overlapping tiles of side × side patches.
+
+        Where tiles overlap their tokens are averaged, with weights that fade to a tile's edge: so there are no seams, and
+        the edge of a tile, which sees half of its surroundings only, counts least.
+        """
+        height, width = (min(side, patches) for patches in grid)
+        corners = [(top, left) for top in _starts(grid[0], height) for left in _starts(grid[1], width)]
+        weight = torch.outer(_fading(height), _fading(width)).to(self.device)[..., None]
+        weights = torch.zeros(*grid, 1, device=self.device)
+        total: Tensor | None = None
+        summaries = []
+        ph, pw = self.vit.patch_size
+        for start in range(0, len(corners), self.batch_size):
+            some = corners[start : start + self.batch_size]
+            tiles = [image[top * ph : (top + height) * ph, left * pw : (left + width) * pw] for top, left in some]
+            blocks, summary = self._tokens(np.stack(tiles))
+            summaries.append(summary)
+            if total is None:
+                total = blocks.new_zeros(blocks.shape[1], *grid, blocks.shape[-1])
+            for (top, left), tokens in zip(some, blocks, strict=True):
+                total[:, top : top + height, left : left + width] += tokens * weight
+                weights[top : top + height, left : left + width] += weight
+        assert total is not None
+        return total / weights, torch.cat(summaries).mean(dim=0)
 
 
 def read_detector(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -190,3 +240,21 @@ def to_map(grid: Tensor, image_size: tuple[int, int], map_size: int, sigma: floa
     if sigma > 0:
         out = cv2.GaussianBlur(out, (0, 0), sigma, borderType=cv2.BORDER_REFLECT)
     return out.astype(np.float32, copy=False)
+
+
+def _starts(length: int, side: int) -> list[int]:
+    """Where tiles of `side` begin so that they cover `length` evenly and overlap by at least a quarter.
+
+    Examples
+    --------
+    >>> _starts(24, 24), _starts(60, 24)
+    ([0], [0, 18, 36])
+    """
+    count = 1 + -(-(length - side) // max(1, side - -(-side // 4)))
+    return [round(k * (length - side) / (count - 1)) for k in range(count)] if count > 1 else [0]
+
+
+def _fading(side: int) -> Tensor:
+    """(side,) weights, 1 at the edges and more towards the middle."""
+    steps = torch.arange(1, side + 1)
+    return torch.minimum(steps, steps.flip(0)).float()

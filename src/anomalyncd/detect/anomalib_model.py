@@ -1,0 +1,176 @@
+"""How a model of anomalib is built: its settings, its view of the image, its backbone, and the noise around it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import random
+import socket
+import ssl
+import urllib.error
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from timm.models import vision_transformer
+from torch import Tensor
+
+from ..errors import SettingsError, WeightsError
+from ..model.checkpoint import load_state_dict
+
+PREFIX = "anomalib:"
+WITHOUT_MAPS = {"CFM", "Dfkde", "Ganomaly", "VlmAd"}  # 3D scans, or image scores only
+OURS = {"pre_processor", "post_processor", "evaluator", "visualizer"}  # arguments of a model that are not the user's
+NETWORK = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError, urllib.error.URLError)
+NOISY = ("lightning", "lightning.pytorch", "lightning.fabric", "lightning_fabric", "pytorch_lightning", "anomalib")
+
+
+def model_class(name: str) -> Any:
+    try:
+        with quiet():
+            models = import_module("anomalib.models.image")
+    except ImportError as error:
+        raise SettingsError(
+            f"the detector {PREFIX + name!r} needs anomalib: pip install 'anomalyncd[anomalib]' ({error})."
+        ) from error
+    names = sorted(set(models.__all__) - WITHOUT_MAPS)
+    if name not in names:
+        raise SettingsError(f"a model of anomalib that gives maps must be one of {', '.join(names)}, but got {name!r}.")
+    return getattr(models, name)
+
+
+def needs_normal(kind: Any, settings: Mapping[str, Any]) -> bool:
+    """Whether the model learns from images at all; checks the names of the settings on the way."""
+    parameters = inspect.signature(kind).parameters
+    allowed = {*parameters, "pre_trained"} - OURS
+    if unknown := settings.keys() - allowed:
+        raise SettingsError(
+            f"model_settings of {PREFIX}{kind.__name__} must be among {', '.join(sorted(allowed))}, "
+            f"but got {', '.join(sorted(unknown))}."
+        )
+    try:
+        json.dumps(settings)
+    except TypeError as error:
+        raise SettingsError(f"model_settings must be plain numbers, texts and lists, but: {error}.") from error
+    # Asked of a stand-in: to build the model itself would need its weights.
+    stand_in = SimpleNamespace(**{**{key: value.default for key, value in parameters.items()}, **settings})
+    learning = kind.learning_type.fget(stand_in)
+    if learning == "few_shot":
+        raise SettingsError(f"{PREFIX}{kind.__name__} with k_shot is not supported: use k_shot=0, or another model.")
+    return bool(learning != "zero_shot")
+
+
+def whole_image(kind: Any, size: tuple[int, int] | None) -> Any:
+    """The model's own pre-processing without its crop of the centre, which would hide defects near the border."""
+    from torchvision.transforms import v2
+
+    transform = kind.configure_pre_processor().transform
+    steps = list(transform.transforms) if isinstance(transform, v2.Compose) else [transform]
+    crops = [tuple(step.size) for step in steps if isinstance(step, v2.CenterCrop)]
+    size = size or (crops[-1] if crops else None)
+    kept = [
+        v2.Resize(size, interpolation=step.interpolation, antialias=step.antialias)
+        if size and isinstance(step, v2.Resize)
+        else step
+        for step in steps
+        if not isinstance(step, v2.CenterCrop)
+    ]
+    return import_module("anomalib.pre_processing").PreProcessor(transform=v2.Compose(kept))
+
+
+@contextmanager
+def backbones(weights: Callable[[str], Path] | None) -> Iterator[list[str]]:
+    """While anomalib builds a model, backbones of timm take the file `weights(architecture)`, or stay untrained.
+
+    Gives the list of architectures that were asked for. Half of anomalib's models have no other way around the hub.
+    """
+    library: Any = timm
+    vit: Any = vision_transformer
+    create, resample = library.create_model, vit.resample_abs_pos_embed
+    asked: list[str] = []
+
+    def create_local(model_name: str, pretrained: bool = False, **kwargs: Any) -> Any:
+        if not pretrained:
+            return create(model_name, pretrained=False, **kwargs)
+        asked.append(model_name)
+        kwargs = {"num_classes": 0, **kwargs}  # nobody uses the classifier, and files may lack it
+        if weights is None:
+            return create(model_name, pretrained=False, **kwargs)
+        library.create_model = create  # which `weights` may need
+        try:
+            file = weights(model_name)
+            state = _fitting(file, create(model_name, pretrained=False, num_classes=0), model_name)
+        finally:
+            library.create_model = create_local
+        overlay = {"state_dict": state, "num_classes": 0}
+        try:
+            return create(model_name, pretrained=True, pretrained_cfg_overlay=overlay, **kwargs)
+        except RuntimeError as error:
+            raise WeightsError(f"{file}: expected the weights of {model_name}, but {error}") from error
+
+    library.create_model = create_local
+    try:
+        yield asked
+    finally:
+        library.create_model = create
+        # anomalib replaces it for the whole process, which would change the tokens of our own backbone.
+        vit.resample_abs_pos_embed = resample
+
+
+def _fitting(file: Path, model: torch.nn.Module, name: str) -> dict[str, Tensor]:
+    """The weights of the file that the model knows; timm itself would pass over missing ones in silence."""
+    state = load_state_dict(file)
+    missing = [key for key, _ in model.named_parameters() if key not in state]
+    if missing:
+        raise WeightsError(
+            f"{file}: expected the weights of {name}, but {len(missing)} tensors are missing, for example {missing[0]}."
+        )
+    return {key: state[key] for key in model.state_dict() if key in state}
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers of the seed inside, and outside as if nothing had happened."""
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what Lightning says about itself."""
+    loggers = [logging.getLogger(name) for name in NOISY]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def is_network(error: BaseException | None) -> bool:
+    """Whether a failed connection is among the causes."""
+    while error is not None:
+        if isinstance(error, NETWORK) or type(error).__module__.startswith("huggingface_hub"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
