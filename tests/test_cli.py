@@ -230,14 +230,16 @@ def test_evaluate_with_another_name_for_normal(run: Path) -> None:
 
     assert recall() == "1.000"
     assert recall("--normal-label", "hole") == "0.000"
-    assert recall("--normal-label", "nothing") == "–"
+    assert "no image has this label; there are good, hole, print, scratch" in fail(
+        "evaluate", run, "--normal-label", "good", "--normal-label", "nothing"
+    )
     assert recall("--normal-label", "hole", "--normal-label", "good") == "0.500"
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "labels.csv"),
+        (None, "labels.csv: expected a CSV table with the columns image and label, but there is no such file"),
         ("image,kind\na,b\n", "expected the columns image and label, but got image, kind"),
         ("image,label\na,b\na,c\n", "a is there more than once"),
         ("image,label\nelsewhere.png,b\n", "none of its images is in the run; ids look like 'good/000.png'"),
@@ -328,7 +330,7 @@ def test_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help_and_version() -> None:
     assert call("--version").stdout == f"anomalyncd {__version__}\n"
     overview = call("--help").stdout
-    for command in ("discover", "predict", "evaluate", "binarize", "demo", "weights"):
+    for command in ("discover", "detect", "predict", "evaluate", "binarize", "demo", "weights"):
         assert command in overview
         text = call(command, "--help").stdout
         assert "Usage" in text and "Traceback" not in text
@@ -359,7 +361,9 @@ def test_help_and_version() -> None:
         (["--classes", "4", "--detector", "patchcore"], "needs images of normal products: give them with --normal"),
         (["--classes", "4", "--detector", "oracle"], "detector must be one of patchcore, musc"),
         (["--classes", "4", "--normal", "nowhere"], "nowhere: expected a folder of normal images"),
-        (["--classes", "4", "--set", "detect.settings.colour=1"], "do not fit the detector 'musc'"),
+        (["--classes", "4", "--set", "detect.settings.colour=1"], "the detector 'musc' has no such setting"),
+        (["--classes", "4", "--tile", "64", "--detector", "a:B"], "--tile works with musc and patchcore"),
+        (["--classes", "4", "--tile", "64", "--masks", "MASKS"], "do not go with --maps or --masks"),
         (["--classes", "4", "--masks", "MASKS", "--maps", "MASKS"], "not both"),
         (["--classes", "4", "--masks", "MASKS", "--set", "learn.epoch=1"], "did you mean learn.epochs?"),
         (["--classes", "4", "--masks", "MASKS", "--set", "progress=1"], "no setting progress"),
@@ -413,6 +417,12 @@ def test_evaluating_and_helping_need_no_torch() -> None:
         "import sys, anomalyncd.cli, anomalyncd.run.evaluation, anomalyncd.run.binarize; print('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+    code = (
+        "import sys\nfrom anomalyncd.cli import app\ntry: app(['detect', '--help'])\n"
+        "except SystemExit: print({'torch', 'pandas', 'numpy', 'rich'} & set(sys.modules))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert printed.splitlines()[-1] == "set()"
 
 
 def test_what_ctrl_c_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

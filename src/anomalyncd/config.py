@@ -23,9 +23,12 @@ class DetectConfig(Section):
     """Images → anomaly maps, where none are given."""
 
     name: str | None = Field(
-        None, description="musc, patchcore, or module:Class of your own; none = maps or masks are given"
+        None,
+        description="musc, patchcore, anomalib:Model, or module:Class of your own; none = maps or masks are given",
     )
-    settings: dict[str, Any] = Field(default_factory=dict, description="arguments of that detector, for example size")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of that detector, for example size or tile"
+    )
 
 
 class BinarizeConfig(Section):

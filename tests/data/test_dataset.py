@@ -160,6 +160,20 @@ def test_maps_mirror_or_flat(tmp_path: Path, suffix: str, flat: bool) -> None:
     assert dataset.has_maps and not dataset.has_masks
 
 
+def test_images_of_other_formats_are_told(tmp_path: Path) -> None:
+    touch(
+        tmp_path, "good/a.png", "good/b.GIF", "crack/c.heic", "crack/c.txt", "maps/x.svg", "out/y.dng", "crack/d.json"
+    )
+    dataset = load_dataset(tmp_path, exclude=["out"])
+    note = "3 files of other formats left out: crack/c.heic, good/b.GIF, maps/x.svg; convert them to PNG"
+    assert dataset.ids == ["good/a.png"] and dataset.notes == (note,)
+    touch(tmp_path / "maps/good", "a.npy")
+    dataset = load_dataset(tmp_path, maps=tmp_path / "maps", exclude=["out", "crack"])
+    assert dataset.notes == ("1 file of other formats left out: good/b.GIF; convert them to PNG",)
+    with pytest.raises(DataError, match=r"found none\. 1 file of other formats left out: y\.dng; convert"):
+        load_dataset(tmp_path / "out")
+
+
 @pytest.mark.parametrize("suffix", [".png", "_mask.png", ".npy", "_mask.BMP", ".jpg"])
 @pytest.mark.parametrize("flat", [True, False])
 def test_masks_mirror_or_flat(tmp_path: Path, suffix: str, flat: bool) -> None:
@@ -170,23 +184,27 @@ def test_masks_mirror_or_flat(tmp_path: Path, suffix: str, flat: bool) -> None:
     assert dataset.has_masks and dataset.n_without_mask == 1
 
 
-def test_missing_maps_are_named_and_counted(tmp_path: Path) -> None:
+def test_missing_maps_are_named_and_counted_and_so_are_those_of_no_image(tmp_path: Path) -> None:
     images = touch(tmp_path / "images", *(f"{i:03}.png" for i in range(10)))
-    maps = touch(tmp_path / "maps", *(f"{i:03}.npy" for i in range(5)))
+    maps = touch(tmp_path / "maps", *(f"{i:03}.npy" for i in range(3)), *(f"{i}.npy" for i in range(3, 10)))
     with pytest.raises(
         DataError,
-        match=r"maps: expected one map for each of 10 images, none found for 005\.png, 006\.png, 007\.png "
-        r"and 2 more\. .*Pass --detector",
+        match=r"maps: expected one map for each of 10 images, none found for 003\.png, 004\.png, 005\.png, 006\.png, "
+        r"007\.png and 2 more \(7 of 10\)\. 7 maps of no image: 3\.npy, 4\.npy, 5\.npy, 6\.npy, 7\.npy and 2 more\. "
+        r".*Pass --detector",
     ):
         load_dataset(images, maps=maps)
-    with pytest.raises(DataError, match=r"none found for 000\.png"):
+    with pytest.raises(DataError, match=r"none found for 000\.png.* \(10 of 10\)\. A map has"):
         load_dataset(images, maps=touch(tmp_path / "empty", "x.txt"))
 
 
 def test_no_mask_at_all_is_an_error(tmp_path: Path) -> None:
     images = touch(tmp_path / "images", "crack/1.png")
     masks = touch(tmp_path / "masks", "hole/7_mask.png")
-    with pytest.raises(DataError, match=r"masks: expected masks for 1 images, found none.*crack/1_mask\.png"):
+    with pytest.raises(
+        DataError,
+        match=r"masks: expected masks for 1 images, found none.*crack/1_mask\.png\. 1 mask of no image: hole/7_mask\.png",
+    ):
         load_dataset(images, masks=masks)
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from anomalyncd import AnomalyNCD
 from anomalyncd.cli import app
+from anomalyncd.config import make_config
 from anomalyncd.demo import make_line
-from anomalyncd.detect import Detector
-from anomalyncd.errors import DataError
+from anomalyncd.detect import DETECTORS, Detector
+from anomalyncd.errors import DataError, SettingsError
+from anomalyncd.run.detect import build, map_names, setting_names
+from anomalyncd.run.records import Item
 
 SETTINGS: dict[str, Any] = {"backbone": "tiny", "features": {"views": 2}, "detect": {"settings": {"size": 128}}}
 
@@ -80,12 +85,107 @@ def test_a_detector_of_ones_own(line: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.predict(line / "images").labels, model.labels_)
 
 
-def test_a_file_that_is_no_image_gets_no_map_and_one_row_in_the_manifest(line: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_image_gets_one_row_in_the_manifest(line: Path, tmp_path: Path) -> None:
     images = [*sorted((line / "images").rglob("*.png")), tmp_path / "bad.png"]
     (tmp_path / "bad.png").write_text("not a picture")
     model = AnomalyNCD(3, **{**SETTINGS, "detect": {}}).fit(images, detector=Brightness())
     assert list(model.skipped_) == [(tmp_path / "bad.png").as_posix()]
     assert len(model.labels_) == 14
+
+
+def test_scores_of_the_images_are_kept_beside_the_maps(line: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.png"
+    bad.write_text("not a picture")
+    images = [*sorted((line / "images" / "hole").glob("*.png")), bad]
+    model = AnomalyNCD(2, **{**SETTINGS, "detect": {}}).fit(images, detector=Brightness(), run=tmp_path / "run")
+    table = pd.read_csv(tmp_path / "run" / "maps" / "scores.csv", keep_default_na=False, na_values={"score": [""]})
+    assert table["image"].tolist() == [path.as_posix() for path in images]
+    assert table["height"].tolist() == table["width"].tolist() == [128] * 4 + [0]
+    for score, anomaly_map in zip(
+        table["score"], Brightness().maps(map(cv2.imread, map(str, images[:4]))), strict=False
+    ):
+        assert score == pytest.approx(float(anomaly_map.max()), rel=1e-6)
+    assert np.isnan(table["score"].iloc[4]) and "bad.png" in table["message"].iloc[4]
+    assert list(model.skipped_) == [bad.as_posix()]
+
+
+@pytest.mark.parametrize("damage", ["map", "scores", "mended"])
+def test_what_is_gone_or_mended_is_made_again(damage: str, line: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "images" / "bad.png"
+    bad.parent.mkdir()
+    bad.write_text("not a picture")
+    time = bad.stat().st_mtime_ns
+    for path in (line / "images" / "hole").glob("*.png"):
+        (bad.parent / path.name).symlink_to(path)
+
+    def fit() -> AnomalyNCD:
+        settings = {**SETTINGS, "detect": {}, "learn": {"epochs": 1}}
+        return AnomalyNCD(2, **settings).fit(bad.parent, detector=Brightness(), run=tmp_path / "run")
+
+    assert list(fit().skipped_) == ["bad.png"]
+    maps = tmp_path / "run" / "maps"
+    if damage == "mended":  # of the same size and time, as after a hiccup of a network drive
+        good = cv2.imencode(".png", np.full((40, 40, 3), 9, np.uint8))[1].tobytes()
+        bad.write_bytes(good)
+        os.truncate(bad, len(good))
+        os.utime(bad, ns=(time, time))
+    else:
+        (maps / ("000.npy" if damage == "map" else "scores.csv")).unlink()
+    again = fit()
+    assert len(again.labels_) == (5 if damage == "mended" else 4)
+    assert (maps / "000.npy").exists() and (maps / "scores.csv").exists()
+
+
+def test_maps_lie_as_the_images_do_where_names_allow_it() -> None:
+    def names(*ids: str) -> list[str]:
+        return map_names([Item(name, Path(name)) for name in ids])
+
+    assert names("crack/000.png", "good/000.png", "a.b.png") == [
+        "maps/crack/000.npy", "maps/good/000.npy", "maps/a.b.npy",
+    ]  # fmt: skip
+    for odd in (["a.png", "a.jpg"], ["/etc/a.png"], ["../a.png"], ["x/../../a.png"], ["C:/a.png"], ["x.partial/a.png"]):
+        found = names("b/c.png", *odd)
+        assert found[0] == "maps/000/000000_b_c.npy" and len(set(found)) == len(found)
+        assert not any(".." in Path(name).parts or Path(name).is_absolute() for name in found)
+    assert all(len(part) < 240 for part in Path(names("ä" * 120 + ".png")[0]).parts)
+
+
+def test_settings_of_detectors() -> None:
+    def configured(name: str, **settings: Any) -> Any:
+        return make_config({"detect": {"name": name, "settings": settings}, "model": {"backbone": "tiny"}})
+
+    for name, kind in DETECTORS.items():
+        known = setting_names(kind)
+        assert {"size", "backbone", "seed", "device"} <= set(known) and "settings" not in known and "self" not in known
+        assert build(configured(name, size=64)).size == 64  # type: ignore[attr-defined]
+        with pytest.raises(
+            SettingsError, match=r"detect\.settings\.sise: .* no such setting\. Did you mean size\?"
+        ) as error:
+            build(configured(name, sise=64))
+        assert all(each in str(error.value) for each in known)
+    assert "bank_size" in setting_names(DETECTORS["patchcore"]) and "bank_size" not in setting_names(DETECTORS["musc"])
+    with pytest.raises(SettingsError, match="do not fit the detector"):
+        build(configured("musc", size="large"))
+
+
+def test_detectors_of_anomalib_get_device_and_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anomalyncd.run import detect
+
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(detect, "make_detector", lambda name, **settings: given.update(name=name, **settings))
+    build(make_config({"detect": {"name": "anomalib:Padim", "settings": {"max_epochs": 2}}, "random_state": 3}))
+    assert given == {"name": "anomalib:Padim", "device": "auto", "seed": 3, "max_epochs": 2}
+    with pytest.raises(SettingsError, match="Did you mean max_epochs"):
+        build(make_config({"detect": {"name": "anomalib:Padim", "settings": {"max_epoch": 2}}}))
+
+
+def test_a_detector_that_loses_images_is_found_out(line: Path) -> None:
+    class Forgetful(Brightness):
+        def maps(self, images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+            yield from list(super().maps(images))[1:]
+
+    with pytest.raises(DataError, match="one map for each of 14 images, not 13"):
+        AnomalyNCD(3, **{**SETTINGS, "detect": {}}).fit(line / "images", detector=Forgetful())
 
 
 def test_maps_are_not_made_twice(line: Path, tmp_path: Path) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import csv
 import posixpath
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import overload
 
 from anomalyncd.data.images import IMAGE_SUFFIXES
-from anomalyncd.data.layouts import find_images, match_files, missing_maps_message, product_folder, stem_of
-from anomalyncd.data.maps import MAP_SUFFIXES
+from anomalyncd.data.layouts import (
+    counted,
+    is_inside,
+    match_files,
+    match_names,
+    missing_maps_message,
+    named,
+    posix,
+    product_folder,
+    read_table,
+    scan_images,
+    stem_of,
+)
+from anomalyncd.data.maps import MAP_SUFFIXES, StackRow, open_stack, read_row_names
 from anomalyncd.errors import DataError
 
 NORMAL_NAMES = frozenset({"good", "normal", "ok"})
@@ -28,19 +39,23 @@ class Sample:
 
     id: str
     image: Path
-    map: Path | None = None
+    map: Path | StackRow | None = None
     mask: Path | None = None
     label: str | None = None
 
 
 @dataclass(frozen=True)
 class Dataset(Sequence[Sample]):
-    """Samples sorted by id. `has_maps`: each has a map. `has_masks`: masks are known, None means normal."""
+    """Samples sorted by id. `has_maps`: each has a map. `has_masks`: masks are known, None means normal.
+
+    `notes`: what was left out, a sentence each, for the user to read.
+    """
 
     samples: tuple[Sample, ...]
     root: Path
     has_maps: bool
     has_masks: bool
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -87,9 +102,12 @@ def load_dataset(
         or AeBAD-S, which stands for its `test/`; MTD as downloaded (`MT_<Class>/Imgs/`); or a CSV with the
         column `image` and optionally `map`, `mask`, `label`; paths are absolute or relative to the CSV.
     maps, masks : folder, optional
-        Mirrors the tree of the images, or is flat. A map is `<name>.*` or `<name>_map.*`, a mask `<name>.*`
-        or `<name>_mask.*`. Every image needs a map; an image without a mask is normal. These override a CSV's
-        own columns.
+        Mirrors the tree of the images, for one product or for many (`<product>/<class>/<name>`), or is flat. A map is
+        `<name>.*` or `<name>_map.*`, a mask `<name>.*` or `<name>_mask.*`. Every image needs a map; an image without a
+        mask is normal. These override a CSV's own columns.
+        Or `maps` is one stack, a .npy file (N, H, W) with a row for each image. A .csv beside it with the column `image`,
+        or a .txt with one name a line, says whose row each is; without one, rows are in the order of the image ids
+        sorted as text ("10.png" before "2.png"), or of the rows of a CSV of images, excluded images among them or not.
     exclude : class names to leave out
 
     Raises
@@ -111,36 +129,40 @@ def load_dataset(
     """
     source = Path(images)
     excluded = {exclude} if isinstance(exclude, str) else set(exclude)
-    map_folder = None if maps is None else product_folder(_folder(maps, "maps"), "test")
+    map_place = None if maps is None else _map_place(Path(maps))
     mask_folder = None if masks is None else product_folder(_folder(masks, "masks"), "ground_truth", "test")
+    foreign: list[str] = []
     if source.is_file() and source.suffix.lower() == ".csv":
-        root, samples = source.parent, _read_table(source)
-        n_found = len(samples)
-        samples = [sample for sample in samples if sample.label not in excluded]
+        root, everything = source.parent, _read_samples(source)
+        samples = [sample for sample in everything if sample.label not in excluded]
     else:
         root = product_folder(_folder(source, "images, or a CSV file"), "test")
-        found = find_images(root, other_folders=[f for f in (map_folder, mask_folder) if f is not None])
-        n_found = len(found)
-        samples = [
-            Sample(id_, root / id_, label=label)
-            for id_, label in found
-            if label not in excluded and id_.split("/")[0] not in excluded
-        ]
+        places = [place for place in (map_place, mask_folder) if place is not None and place.is_dir()]
+        found, foreign = scan_images(root, other_folders=places)
+        foreign = [file for file in foreign if file.split("/")[0] not in excluded]
+        everything = [Sample(id_, root / id_, label=label) for id_, label in found]
+        samples = [s for s in everything if s.label not in excluded and s.id.split("/")[0] not in excluded]
+    notes = []
+    if foreign:
+        notes.append(f"{counted(foreign, 'file')} of other formats left out: {named(foreign)}; convert them to PNG")
     if not samples:
-        what = f"all {n_found} images are excluded" if n_found else "found none"
+        what = f"all {len(everything)} images are excluded" if everything else ". ".join(["found none", *notes])
         raise DataError(f"{source}: expected images ({', '.join(sorted(IMAGE_SUFFIXES))}), {what}")
     samples.sort(key=lambda sample: sample.id)
     _check_names(samples)
 
-    if map_folder is not None:
-        samples = _with_maps(samples, map_folder, root)
+    all_ids = [sample.id for sample in everything]
+    if map_place is not None:
+        samples, surplus = _with_maps(samples, map_place, root, all_ids)
+        notes += _surplus_note(map_place, surplus, "map", root)
     if mask_folder is not None:
-        samples = _with_masks(samples, mask_folder, root)
+        samples, surplus = _with_masks(samples, mask_folder, root, all_ids)
+        notes += _surplus_note(mask_folder, surplus, "mask", root)
     without_map = [sample.id for sample in samples if sample.map is None]
     if 0 < len(without_map) < len(samples):
-        raise DataError(missing_maps_message(map_folder or source, len(samples), without_map))
+        raise DataError(missing_maps_message(source, len(samples), without_map))
     has_masks = any(sample.mask is not None for sample in samples)
-    return Dataset(tuple(samples), root, has_maps=not without_map, has_masks=has_masks)
+    return Dataset(tuple(samples), root, has_maps=not without_map, has_masks=has_masks, notes=tuple(notes))
 
 
 def load_base(folder: str | Path) -> Dataset:
@@ -191,47 +213,86 @@ def _folder(folder: str | Path, what: str) -> Path:
     return path
 
 
-def _with_maps(samples: list[Sample], folder: Path, root: Path) -> list[Sample]:
-    ids = [sample.id for sample in samples]
-    found = match_files(ids, folder, suffixes=MAP_SUFFIXES, ending="_map", root=root)
+def _map_place(path: Path) -> Path:
+    if path.suffix.lower() == ".npy" and path.is_file():
+        return path
+    if path.suffix.lower() == ".npz" and path.is_file():
+        raise DataError(
+            f"{path}: expected a folder of maps or a .npy stack, found a .npz. Save its array with numpy.save"
+        )
+    return product_folder(_folder(path, "maps, or a .npy stack of maps"), "test")
+
+
+def _with_maps(samples: list[Sample], place: Path, root: Path, all_ids: list[str]) -> tuple[list[Sample], list[str]]:
+    """Samples with their maps, and the names of maps that are of no image."""
+    ids, left_out = _split(samples, all_ids)
+    stacked = place.is_file()
+    found: Mapping[str, Path | StackRow]
+    if stacked:
+        found, surplus = _match_rows(ids, place, root, all_ids, left_out)
+    else:
+        found, surplus = match_files(ids, place, suffixes=MAP_SUFFIXES, ending="_map", root=root, left_out=left_out)
     missing = [id_ for id_ in ids if id_ not in found]
     if missing:
-        raise DataError(missing_maps_message(folder, len(ids), missing))
-    return [Sample(s.id, s.image, found[s.id], s.mask, s.label) for s in samples]
+        raise DataError(missing_maps_message(place, len(ids), missing, surplus, stacked=stacked))
+    return [replace(sample, map=found[sample.id]) for sample in samples], surplus
 
 
-def _with_masks(samples: list[Sample], folder: Path, root: Path) -> list[Sample]:
-    ids = [sample.id for sample in samples]
-    found = match_files(ids, folder, suffixes=MASK_SUFFIXES, ending="_mask", root=root)
+def _match_rows(
+    ids: list[str], stack: Path, root: Path, all_ids: list[str], left_out: list[str]
+) -> tuple[dict[str, StackRow], list[str]]:
+    n_rows = len(open_stack(stack))
+    named_rows = read_row_names(stack)
+    if named_rows is None:
+        kept = set(ids)
+        for order in (all_ids, [id_ for id_ in all_ids if id_ in kept]):
+            if len(order) == n_rows:
+                return {id_: StackRow(stack, index) for index, id_ in enumerate(order)}, []
+        table, text = stack.with_suffix(".csv"), stack.with_suffix(".txt")
+        raise DataError(
+            f"{stack}: expected one map for each of {len(ids)} images, found {n_rows} maps. To say which image each is of, "
+            f"put the images' names into {table.name} (column 'image') or {text.name} (one a line) beside it"
+        )
+    source, names = named_rows
+    if len(names) != n_rows:
+        raise DataError(
+            f"{source}: expected a name for each of {n_rows} maps in {stack.name}, found {len(names)} names"
+        )
+    match = match_names(ids, names, ending="_map", root=root, source=source, left_out=left_out)
+    return {id_: StackRow(stack, position) for id_, position in match.found.items()}, match.surplus
+
+
+def _with_masks(samples: list[Sample], folder: Path, root: Path, all_ids: list[str]) -> tuple[list[Sample], list[str]]:
+    """Samples with their masks, and the names of masks that are of no image."""
+    ids, left_out = _split(samples, all_ids)
+    found, surplus = match_files(ids, folder, suffixes=MASK_SUFFIXES, ending="_mask", root=root, left_out=left_out)
     if not found:
+        others = f". {counted(surplus, 'mask')} of no image: {named(surplus)}" if surplus else ""
         raise DataError(
             f"{folder}: expected masks for {len(ids)} images, found none that matches. "
-            f"The mask of {ids[0]} would be {stem_of(ids[0])}.png or {stem_of(ids[0])}_mask.png"
+            f"The mask of {ids[0]} would be {stem_of(ids[0])}.png or {stem_of(ids[0])}_mask.png{others}"
         )
-    return [Sample(s.id, s.image, s.map, found.get(s.id), s.label) for s in samples]
+    return [replace(sample, mask=found.get(sample.id)) for sample in samples], surplus
 
 
-def _read_table(path: Path) -> list[Sample]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, restval="")
-            rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
-            if "image" not in rows.fieldnames:
-                raise DataError(f"{path}: expected a column 'image', found {', '.join(rows.fieldnames) or 'none'}")
-            return _table_samples(path, rows)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
+def _split(samples: Sequence[Sample], all_ids: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Ids of the samples, and those that were excluded."""
+    ids = [sample.id for sample in samples]
+    kept = set(ids)
+    return ids, [id_ for id_ in all_ids if id_ not in kept]
 
 
-def _table_samples(path: Path, rows: csv.DictReader[str]) -> list[Sample]:
+def _surplus_note(place: Path, surplus: Sequence[str], what: str, root: Path) -> list[str]:
+    if not surplus or is_inside(root, place):  # there, other files lie among the maps
+        return []
+    return [f"{place}: {counted(surplus, what)} of no image left out: {named(surplus)}"]
+
+
+def _read_samples(path: Path) -> list[Sample]:
     samples: list[Sample] = []
     line_of: dict[str, int] = {}
-    for row in rows:
-        line = rows.line_num
-        cells = {name: (row.get(name) or "").strip() for name in ("image", "map", "mask", "label")}
-        if not cells["image"]:
-            raise DataError(f"{path}, line {line}: the column 'image' is empty")
-        entries = {n: PurePosixPath(cells[n].replace("\\", "/")) for n in ("image", "map", "mask") if cells[n]}
+    for line, cells in read_table(path):
+        entries = {name: PurePosixPath(posix(cells[name])) for name in ("image", "map", "mask") if cells.get(name)}
         files = {name: path.parent / entry for name, entry in entries.items()}
         for name, file in files.items():
             if not file.is_file():
@@ -240,7 +301,7 @@ def _table_samples(path: Path, rows: csv.DictReader[str]) -> list[Sample]:
         first = line_of.setdefault(posixpath.normpath(id_), line)
         if first != line:
             raise DataError(f"{path}, line {line}: the image {id_} is already in line {first}")
-        samples.append(Sample(id_, files["image"], files.get("map"), files.get("mask"), cells["label"] or None))
+        samples.append(Sample(id_, files["image"], files.get("map"), files.get("mask"), cells.get("label") or None))
     return samples
 
 

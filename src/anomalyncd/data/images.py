@@ -21,6 +21,10 @@ from PIL import Image, UnidentifiedImageError
 from anomalyncd.errors import BadFileError
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
+OTHER_IMAGE_SUFFIXES = frozenset({  # of images that users have but that are not read, so that they can be told
+    ".gif", ".jp2", ".j2k", ".jpx", ".jxl", ".jfif", ".avif", ".heic", ".heif", ".svg", ".psd", ".tga", ".ico",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".exr", ".hdr", ".dcm", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2",
+})  # fmt: skip
 MAX_PIXELS = 500_000_000
 
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")

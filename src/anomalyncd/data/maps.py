@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anomalyncd.data.images import as_path, decode, open_file
-from anomalyncd.errors import BadFileError
+from anomalyncd.data.layouts import posix, read_table
+from anomalyncd.errors import BadFileError, DataError
 
 MAP_SUFFIXES = frozenset({".npy", ".tif", ".tiff", ".png"})
 _LOSSY_FORMATS = ("JPEG", "MPO", "WEBP")
 
 
-def read_map(source: str | Path | NDArray[Any]) -> NDArray[np.float32]:
+@dataclass(frozen=True, slots=True)
+class StackRow:
+    """One map of a stack of maps, which is read when it is needed; in messages it is called `maps.npy[17]`."""
+
+    path: Path
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.path}[{self.index}]"
+
+    def stat(self) -> os.stat_result:
+        """Of the whole stack: a row is as new as its file."""
+        return self.path.stat()
+
+
+def read_map(source: str | Path | StackRow | NDArray[Any]) -> NDArray[np.float32]:
     """Read one anomaly map.
 
     Unsigned 8- and 16-bit values, of a PNG or of an array, become fractions of their full range, 0..1; all
@@ -23,7 +41,7 @@ def read_map(source: str | Path | NDArray[Any]) -> NDArray[np.float32]:
 
     Parameters
     ----------
-    source : path of an NPY, TIFF or PNG file, or array
+    source : path of an NPY, TIFF or PNG file, row of a stack, or array
         (H, W), with any leading or trailing axes of length 1.
         Three equal channels count as one; alpha is ignored.
 
@@ -44,6 +62,8 @@ def read_map(source: str | Path | NDArray[Any]) -> NDArray[np.float32]:
     """
     if isinstance(source, np.ndarray):
         values, name = _without_single_axes(source), "map array"
+    elif isinstance(source, StackRow):
+        values, name = _read_row(source), str(source)
     else:
         path = as_path(source)
         values, name = _read_npy(path) if path.suffix.lower() == ".npy" else decode(path)[0], str(path)
@@ -114,11 +134,45 @@ def read_mask(source: str | Path | NDArray[Any]) -> NDArray[np.bool_]:
     return np.ascontiguousarray(defect if defect.ndim == 2 else defect[..., :3].any(axis=2))
 
 
+def open_stack(path: Path) -> NDArray[Any]:
+    """A stack of N maps, (N, H, W), (N, 1, H, W) or (N, H, W, 1), mapped into memory rather than read."""
+    stack = _numbers(_open_npy(path), str(path))
+    single = stack.ndim == 4 and 1 in (stack.shape[1], stack.shape[-1])
+    if not (stack.ndim == 3 or single) or stack.size == 0:
+        raise BadFileError(f"{path}: expected a stack of maps of shape (N, H, W) or (N, 1, H, W), got {stack.shape}")
+    return stack
+
+
+def read_row_names(stack: Path) -> tuple[Path, list[str]] | None:
+    """The file beside a stack that names the image of each row (.csv or .txt) and the names; None without one."""
+    table, text = stack.with_suffix(".csv"), stack.with_suffix(".txt")
+    if table.is_file():
+        return table, [posix(cells["image"]) for _, cells in read_table(table)]
+    if not text.is_file():
+        return None
+    try:
+        lines = text.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{text}: expected one image name a line, in UTF-8 ({error})") from error
+    return text, [posix(line.strip()) for line in lines if line.strip()]
+
+
+def _read_row(row: StackRow) -> NDArray[Any]:
+    stack = open_stack(row.path)
+    if row.index >= len(stack):
+        raise BadFileError(f"{row}: the stack holds only {len(stack)} maps by now")
+    return _without_single_axes(np.array(stack[row.index]))
+
+
 def _read_npy(path: Path) -> NDArray[Any]:
+    return _without_single_axes(np.array(_open_npy(path)))
+
+
+def _open_npy(path: Path) -> NDArray[Any]:
     open_file(path).close()
     try:
         # Memory-mapped: a header that promises more than the file holds is refused before memory is taken.
-        return _without_single_axes(np.array(np.lib.format.open_memmap(path, mode="r")))
+        return np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # the header is parsed as Python, so damage shows in many ways
         raise BadFileError(f"{path}: expected a NumPy .npy array of numbers ({error})") from error
 

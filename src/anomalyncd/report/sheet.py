@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import cv2
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from anomalyncd.errors import DataError, SettingsError
+
+from .canvas import BACKGROUND, EMPTY, FAINT, INK, RULE, centred, fitted, font, shorten, wrap
 
 THUMB = 128
 GAP = 8
@@ -23,11 +23,6 @@ ROW_PADDING = 18
 LABEL_WIDTH = 250
 MAX_COLUMNS = 12  # keeps the sheet under 2000 px wide; more crops go on to the next line
 
-BACKGROUND = "#ffffff"
-RULE = "#e4e7eb"
-INK = "#1f2933"
-FAINT = "#66727f"
-EMPTY = "#f3f5f7"
 OUTLINE = (255, 0, 200)  # magenta: rare in products, clear on dark, light, grey and brown
 
 
@@ -78,10 +73,10 @@ def class_sheet(
     sheet = Image.new("RGB", (width, top + (sum(heights) or 60) + MARGIN - GAP), BACKGROUND)
     draw = ImageDraw.Draw(sheet)
 
-    heading = _font(26, bold=True)
-    draw.text((MARGIN, MARGIN), _shorten(title, heading, width - 2 * MARGIN), INK, heading, anchor="lt")
+    heading = font(26, bold=True)
+    draw.text((MARGIN, MARGIN), shorten(title, heading, width - 2 * MARGIN), INK, heading, anchor="lt")
     if not classes:
-        draw.text((MARGIN, top + ROW_PADDING), "No classes.", FAINT, _font(16), anchor="lt")
+        draw.text((MARGIN, top + ROW_PADDING), "No classes.", FAINT, font(16), anchor="lt")
     for row, crops, height in zip(classes, shown, heights, strict=True):
         draw.line([(MARGIN, top), (width - MARGIN, top)], RULE)
         first = top + ROW_PADDING
@@ -89,7 +84,7 @@ def class_sheet(
         if not crops:
             draw.rectangle([left, first, width - MARGIN - 1, first + THUMB - 1], EMPTY)
             middle = ((left + width - MARGIN) // 2, first + THUMB // 2)
-            draw.text(middle, "no pictures", FAINT, _font(16), anchor="mm")
+            draw.text(middle, "no pictures", FAINT, font(16), anchor="mm")
         for position, (crop, mask) in enumerate(crops):
             line, column = divmod(position, columns)
             place = (left + column * (THUMB + GAP), first + line * (THUMB + GAP))
@@ -108,13 +103,13 @@ def _grid_height(n_crops: int, columns: int) -> int:
 
 def _draw_label(draw: ImageDraw.ImageDraw, row: SheetRow, top: int, height: int) -> None:
     """The class name on at most two lines, then as many lines of the subtitle as fit."""
-    name_font, text_font = _font(19, bold=True), _font(15)
+    name_font, text_font = font(19, bold=True), font(15)
     y = top
-    for line in _wrap(row.title, name_font, LABEL_WIDTH, max_lines=2):
+    for line in wrap(row.title, name_font, LABEL_WIDTH, max_lines=2):
         draw.text((MARGIN, y), line, INK, name_font)
         y += 25
     y += 4
-    for line in _wrap(row.subtitle, text_font, LABEL_WIDTH, max_lines=max(1, (top + height - y) // 21)):
+    for line in wrap(row.subtitle, text_font, LABEL_WIDTH, max_lines=max(1, (top + height - y) // 21)):
         draw.text((MARGIN, y), line, FAINT, text_font)
         y += 21
 
@@ -125,54 +120,15 @@ def _thumbnail(crop: NDArray[np.uint8], mask: NDArray[np.bool_] | None, class_ti
         raise DataError(f"{class_title}: a crop must be (H, W, 3) uint8, but got {crop.dtype} {crop.shape}.")
     if mask is not None and mask.shape != crop.shape[:2]:
         raise DataError(f"{class_title}: the mask must be {crop.shape[:2]} as its crop is, but got {mask.shape}.")
-    scale = THUMB / max(crop.shape[:2])
-    height, width = (max(1, round(side * scale)) for side in crop.shape[:2])
-    picture = cv2.resize(crop, (width, height), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
+    picture = fitted(crop, THUMB)
     if mask is not None:
         # Any trace of the mask counts, so that a thin scratch survives shrinking; one pixel of dilation keeps
         # the line beside the defect rather than on it.
-        covered = cv2.resize(mask.astype(np.float32), (width, height), interpolation=cv2.INTER_AREA) > 0
+        covered = cv2.resize(mask.astype(np.float32), picture.shape[1::-1], interpolation=cv2.INTER_AREA) > 0
         region = cv2.dilate(covered.astype(np.uint8), np.ones((3, 3), np.uint8))
         contours, _ = cv2.findContours(region, cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
         cv2.drawContours(picture, contours, -1, OUTLINE, 1)
-    tile = np.full((THUMB, THUMB, 3), 243, np.uint8)
-    y, x = (THUMB - height) // 2, (THUMB - width) // 2
-    tile[y : y + height, x : x + width] = picture
-    return tile
-
-
-def _wrap(text: str, font: ImageFont.FreeTypeFont, width: int, max_lines: int) -> list[str]:
-    """Break text between words; what is left over on the last line is shortened."""
-    lines: list[str] = []
-    for paragraph in text.splitlines():
-        line = ""
-        for word in paragraph.split():
-            longer = f"{line} {word}".strip()
-            if line and len(lines) < max_lines - 1 and font.getlength(longer) > width:
-                lines.append(line)
-                longer = word
-            line = longer
-        if line:
-            lines.append(line)
-    if len(lines) > max_lines:
-        lines = [*lines[: max_lines - 1], " ".join(lines[max_lines - 1 :])]
-    return [_shorten(line, font, width) for line in lines]
-
-
-def _shorten(text: str, font: ImageFont.FreeTypeFont, width: int) -> str:
-    text = " ".join(text.split())
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(f"{text}…") > width:
-        text = text[:-1]
-    return f"{text.rstrip()}…"
-
-
-@cache
-def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    # matplotlib brings DejaVu Sans along: the same letters, accents and symbols on every machine
-    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
-    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name, size)
+    return centred(picture, THUMB)
 
 
 def _save(sheet: Image.Image, out: Path) -> None:

@@ -2,39 +2,85 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import io
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
-from ..config import Config
+from .. import __version__
+from ..config import Config, make_config, read_config
 from ..data.images import read_image
-from ..data.layouts import find_images
-from ..detect import DETECTORS, Detector, Picture, load_detector, make_detector
-from ..errors import BadFileError, DataError, SettingsError
+from ..data.layouts import find_images, stem_of
+from ..detect import DETECTORS, AnomalibDetector, Detector, Picture, load_detector, make_detector
+from ..detect.anomalib_model import PREFIX as ANOMALIB
+from ..errors import BadFileError, DataError, RunError, SettingsError
+from ..model.backbone import resolve_name
 from ..progress import Advance, Silent
-from .folder import RunFolder
-from .records import Item
-from .store import file_stem
+from .extract import is_readable
+from .folder import PARTIAL, RunFolder, stable_hash
+from .model import FORMAT
+from .records import ImageRecord, Item, report_files
+from .store import file_identity, file_stem, fingerprint
+from .tables import read_csv, to_csv
 
 DETECTOR = "detector"  # folder of the fitted detector inside a run
 MAPS = "maps"
+MAP_SCORES = f"{MAPS}/scores.csv"
+SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
+UNREADABLE = np.full((1, 1), np.nan, np.float32)  # map of such an image: every image has one, and this is never used
+MAX_NAME = 200  # bytes; file systems take 255, and a file that is being written has a longer name
+
+
+def pinned(config: Config) -> Config:
+    """What another machine or working folder would read differently, made definite before it is stored."""
+    weights = None if config.model.weights is None else config.model.weights.absolute()
+    model = config.model.model_copy(update={"backbone": resolve_name(config.model.backbone), "weights": weights})
+    return config.model_copy(update={"model": model})
 
 
 def build(config: Config) -> Detector:
-    """The configured detector, not fitted yet; built-in ones share backbone, device and seed with the rest."""
+    """The configured detector, not fitted yet; it shares what it can with the rest: backbone, device and seed."""
     name = config.detect.name or ""
-    settings = dict(config.detect.settings)
+    settings = config.detect.settings
+    shared: dict[str, object] = {}
+    kind = AnomalibDetector if name.startswith(ANOMALIB) else DETECTORS.get(name)
+    if kind is not None:
+        _check_names(settings, name, kind)
+        shared = {"device": config.device, "seed": config.random_state}
     if name in DETECTORS:
-        shared = {"backbone": config.model.backbone, "device": config.device, "seed": config.random_state}
-        weights = {"weights": str(config.model.weights)} if config.model.weights else {}
-        settings = {**shared, **weights, **settings}
+        shared["backbone"] = config.model.backbone
+        if config.model.weights:
+            shared["weights"] = str(config.model.weights)
     try:
-        return make_detector(name, **settings)
-    except TypeError as error:
+        return make_detector(name, **{**shared, **settings})
+    except (TypeError, ValueError) as error:
         raise SettingsError(f"detect.settings do not fit the detector {name!r}: {error}.") from error
+
+
+def setting_names(kind: type) -> list[str]:
+    """Keyword arguments of a class, and of the classes that it hands the rest on to.
+
+    Examples
+    --------
+    >>> "bank_size" in setting_names(DETECTORS["patchcore"]), "size" in setting_names(DETECTORS["patchcore"])
+    (True, True)
+    """
+    names: set[str] = set()
+    for cls in kind.__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+        names |= {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
+            break
+    return sorted(names)
 
 
 def normal_items(folder: Path) -> list[Item]:
@@ -47,40 +93,100 @@ def normal_items(folder: Path) -> list[Item]:
     return items
 
 
-def write_maps(
-    folder: RunFolder, items: Sequence[Item], normal: Sequence[Item], detector: Detector, progress: Silent
-) -> None:
-    """Fit the detector, write one map for each image that can be read, and store the detector."""
-    if detector.needs_normal:
-        if not normal:
-            raise DataError(f"the detector {detector.name!r} needs images of normal products: give them with --normal.")
-        with progress.task("Normal images", len(normal)) as advance:
-            detector.fit(image for _, image in _readable(normal, advance))
-    read: list[int] = []
-
-    def pictures(advance: Advance) -> Iterator[Picture]:
-        for index, image in _readable(items, advance):
-            read.append(index)
-            yield image
-
-    with progress.task("Anomaly maps", len(items)) as advance:
-        for place, anomaly_map in enumerate(detector.maps(pictures(advance))):
-            buffer = io.BytesIO()
-            np.save(buffer, anomaly_map.astype(np.float32, copy=False), allow_pickle=False)
-            index = read[place]
-            folder.write(map_name(index, items[index].id), buffer.getvalue())
-    detector.save(folder.path / DETECTOR)
-
-
-def with_maps(folder: RunFolder, items: Sequence[Item]) -> list[Item]:
-    """The items with the maps that `write_maps` wrote; an image that could not be read has none."""
-    paths = [folder.path / map_name(index, item.id) for index, item in enumerate(items)]
-    return [replace(item, map=path if path.exists() else None) for item, path in zip(items, paths, strict=True)]
+def stored_config(run: Path) -> Config:
+    """Settings of an earlier run that keeps a fitted detector."""
+    if not (run / DETECTOR).is_dir():
+        raise RunError(
+            f"{run}: expected a folder of `anomalyncd detect`, or a run whose maps a detector made, but it has no "
+            f"{DETECTOR}/."
+        )
+    config = make_config(read_config(run / "config.yaml"))
+    if not config.detect.name:
+        raise RunError(f"{run / 'config.yaml'}: expected the name of the detector as detect.name, but there is none.")
+    return config
 
 
 def detect_again(run: Path, config: Config) -> Detector:
     """The detector of a finished run, for new images."""
     return load_detector(config.detect.name or "", run / DETECTOR, device=config.device)
+
+
+def make_maps(
+    folder: RunFolder,
+    items: Sequence[Item],
+    config: Config,
+    progress: Silent,
+    *,
+    normal: Sequence[Item] = (),
+    detector: Detector | None = None,
+    fitted: Path | None = None,
+) -> tuple[list[Item], pd.DataFrame]:
+    """The stage that ends in maps; what was finished from the same images and settings is read instead.
+
+    Parameters
+    ----------
+    config : `pinned`, with the detector's name
+    normal : images of normal products, for a detector that needs them
+    detector : one made by the caller, instead of the configured one
+    fitted : earlier run whose detector is used as it is
+
+    Returns
+    -------
+    The items with their maps, and maps/scores.csv: image, score, height, width, and why a file could not be read.
+    """
+    weights = config.model.weights
+    key = stable_hash(
+        FORMAT, __version__, config.detect.model_dump(), config.model.backbone, config.random_state,
+        None if weights is None else file_identity(weights), fingerprint(items), fingerprint(normal),
+        [] if fitted is None else [file_identity(path) for path in sorted((fitted / DETECTOR).rglob("*"))],
+    )  # fmt: skip
+    with_maps = [replace(item, map=folder.path / name) for item, name in zip(items, map_names(items), strict=True)]
+    if folder.is_done("maps", key) and (known := _stored_scores(folder, with_maps)) is not None:
+        return with_maps, known
+    folder.start("maps", key, MAPS, DETECTOR, SCORES, METRICS)
+    if fitted is not None:
+        detector = detect_again(fitted, config)
+    else:
+        detector = detector or build(config)
+        _fit(detector, normal, progress)
+    table = write_maps(folder, items, detector, progress)
+    folder.write_text(MAP_SCORES, to_csv(table))
+    _save(detector, folder)
+    folder.finish("maps", key)
+    return with_maps, table
+
+
+def write_maps(folder: RunFolder, items: Sequence[Item], detector: Detector, progress: Silent) -> pd.DataFrame:
+    """Write one map for each image; returns its score, the image's size, or why it could not be read."""
+    names = map_names(items)
+    records = [ImageRecord(index, item.id, score=np.nan) for index, item in enumerate(items)]
+    read: list[ImageRecord] = []
+    n_maps = 0
+
+    def pictures(advance: Advance) -> Iterator[Picture]:
+        for index, image in _readable(items, records, advance):
+            records[index].height, records[index].width = image.shape[:2]
+            read.append(records[index])
+            yield image
+        if not read:
+            report_files(records, progress)  # raises, and says more than a detector without images would
+
+    with progress.task("Anomaly maps", len(items)) as advance:
+        for anomaly_map, score in detector.detect(pictures(advance)):
+            if n_maps < len(read):
+                record = read[n_maps]
+                record.score = float(score)
+                folder.write(names[record.index], _npy(anomaly_map))
+            n_maps += 1
+    if n_maps != len(read):
+        raise DataError(
+            f"the detector {detector.name!r} must give one map for each of {len(read)} images, not {n_maps}."
+        )
+    for record in records:
+        if record.error:
+            folder.write(names[record.index], _npy(UNREADABLE))
+    columns = ["image", "score", "height", "width", "message"]
+    return pd.DataFrame([(r.id, r.score, r.height, r.width, r.error) for r in records], columns=columns)
 
 
 def detected(items: Sequence[Item], detector: Detector) -> list[Item]:
@@ -93,16 +199,93 @@ def detected(items: Sequence[Item], detector: Detector) -> list[Item]:
     ]
 
 
-def map_name(index: int, image: str) -> str:
-    """Where an image's map lies inside the run folder."""
-    return f"{MAPS}/{file_stem(index, image)}.npy"
+def map_names(items: Sequence[Item]) -> list[str]:
+    """Where the maps lie inside the run folder: as the images do, where their names allow it.
+
+    Images with the same name, or names that lead out of the folder, give numbered maps.
+
+    Examples
+    --------
+    >>> map_names([Item("crack/000.png", Path("crack/000.png")), Item("good/000.png", Path("good/000.png"))])
+    ['maps/crack/000.npy', 'maps/good/000.npy']
+    """
+    if are_mirrored(items):
+        return [f"{MAPS}/{stem_of(item.id)}.npy" for item in items]
+    return [f"{MAPS}/{file_stem(index, item.id)}.npy" for index, item in enumerate(items)]
 
 
-def _readable(items: Iterable[Item], advance: Advance | None = None) -> Iterator[tuple[int, Picture]]:
+def are_mirrored(items: Sequence[Item]) -> bool:
+    """Whether maps can be called as their images."""
+    stems = [PurePosixPath(stem_of(item.id)) for item in items]
+    return len(set(stems)) == len(stems) and all(_is_plain(part) for stem in stems for part in stem.parts)
+
+
+def _is_plain(part: str) -> bool:
+    odd = part == ".." or part.startswith("/") or part.endswith((":", PARTIAL))
+    return not odd and len(part.encode("utf-8", "replace")) <= MAX_NAME
+
+
+def _check_names(settings: Iterable[str], name: str, kind: type[Detector]) -> None:
+    names = setting_names(kind)
+    for wrong in settings:
+        if wrong not in names:
+            near = difflib.get_close_matches(wrong, names, n=1)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            raise SettingsError(
+                f"detect.settings.{wrong}: the detector {name!r} has no such setting. {hint}It has {', '.join(names)}."
+            )
+
+
+def _fit(detector: Detector, normal: Sequence[Item], progress: Silent) -> None:
+    if not detector.needs_normal:
+        if normal:
+            progress.warn(f"the detector {detector.name!r} needs no normal images: those of --normal are not used.")
+        return
+    if not normal:
+        raise DataError(f"the detector {detector.name!r} needs images of normal products: give them with --normal.")
+    records = [ImageRecord(index, item.id) for index, item in enumerate(normal)]
+    with progress.task("Normal images", len(normal)) as advance:
+        detector.fit(image for _, image in _readable(normal, records, advance))
+    report_files(records, progress)
+
+
+def _save(detector: Detector, folder: RunFolder) -> None:
+    """Into an empty folder, whatever a killed call may have left."""
+    partial, target = folder.path / f"{DETECTOR}{PARTIAL}", folder.path / DETECTOR
+    detector.save(partial)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+
+
+def _stored_scores(folder: RunFolder, items: Sequence[Item]) -> pd.DataFrame | None:
+    """What an earlier call wrote; None where a map is gone, or a file can be read that could not be read then."""
+    try:
+        table = read_csv(folder.path / MAP_SCORES).fillna({"message": ""})
+        failed = {name for name, why in zip(table["image"], table["message"], strict=True) if why}
+    except (RunError, KeyError):
+        return None
+    for item in items:
+        gone = not (isinstance(item.map, Path) and item.map.exists())
+        if gone or (item.id in failed and is_readable(replace(item, map=None))):
+            return None
+    return table
+
+
+def _npy(values: npt.NDArray[np.float32]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, values.astype(np.float32, copy=False), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _readable(
+    items: Iterable[Item], records: Sequence[ImageRecord] = (), advance: Advance | None = None
+) -> Iterator[tuple[int, Picture]]:
+    """Images that can be read, with their places; the records of the others say why they cannot."""
     for index, item in enumerate(items):
         if advance is not None:
             advance()
         try:
             yield index, read_image(item.image)
-        except BadFileError:
-            continue  # reported when its regions are looked for
+        except BadFileError as error:
+            if records:
+                records[index].error = str(error)

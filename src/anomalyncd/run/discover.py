@@ -22,9 +22,9 @@ from ..detect import Detector
 from ..errors import DataError, RunError
 from ..learn.classifier import Parts, RegionSet, fit_classifier
 from ..learn.cluster import by_size, check_enough
-from ..model.backbone import MaskGuidedViT, resolve_name
+from ..model.backbone import MaskGuidedViT
 from ..model.device import choose_device
-from .detect import DETECTOR, MAPS, build, with_maps, write_maps
+from .detect import make_maps, pinned
 from .extract import Extractor
 from .folder import CLASS_NAMES, HISTORY, IMAGES_TABLE, MANIFEST, MODEL_FILE, REGIONS_TABLE, RunFolder, stable_hash
 from .inputs import BaseSet, Inputs
@@ -56,7 +56,7 @@ class Discover:
     """One run in one folder."""
 
     def __init__(self, folder: RunFolder, config: Config, progress: RunLog) -> None:
-        self.folder, self.config, self.progress = folder, _pinned(config), progress
+        self.folder, self.config, self.progress = folder, pinned(config), progress
         self.model = DiscoveryModel(self.config)
         self.seconds: dict[str, float] = {}
 
@@ -68,6 +68,8 @@ class Discover:
         normal : images of normal products for the detector; detector : one made by the caller, instead of a configured one
         """
         choose_device(self.config.device)  # a wrong one is said now, not after the maps were read
+        for note in inputs.notes:
+            self.progress.warn(note)
         self.given_names = read_names(self.folder.path)
         self.folder.write_text("config.yaml", self.config.to_yaml())
         if self.config.detect.name:
@@ -100,16 +102,8 @@ class Discover:
         return Discovery(self.model, result, skipped, read_history(self.folder.path), self.seconds)
 
     def _maps(self, inputs: Inputs, normal: Sequence[Item], detector: Detector | None) -> Inputs:
-        config = self.config
-        key = stable_hash(
-            FORMAT, __version__, config.detect.model_dump(), config.model.backbone, config.random_state,
-            fingerprint(inputs.items), fingerprint(normal),
-        )  # fmt: skip
-        if not self.folder.is_done("maps", key):
-            self.folder.start("maps", key, MAPS, DETECTOR)
-            write_maps(self.folder, inputs.items, normal, detector or build(config), self.progress)
-            self.folder.finish("maps", key)
-        return replace(inputs, items=with_maps(self.folder, inputs.items))
+        items, _ = make_maps(self.folder, inputs.items, self.config, self.progress, normal=normal, detector=detector)
+        return replace(inputs, items=items)
 
     def _range(self, inputs: Inputs, key: str) -> Binarizer | None:
         if all(item.map is None for item in inputs.items):
@@ -273,10 +267,3 @@ class Discover:
 def by_content(regions: Sequence[RegionRecord]) -> npt.NDArray[np.int64]:
     """Positions of the regions in an order that no file name has a say in: names of folders must not change a result."""
     return np.array(sorted(range(len(regions)), key=lambda index: regions[index].digest), dtype=np.int64)
-
-
-def _pinned(config: Config) -> Config:
-    """What another machine or working folder would read differently, made definite before it is stored."""
-    weights = None if config.model.weights is None else config.model.weights.absolute()
-    model = config.model.model_copy(update={"backbone": resolve_name(config.model.backbone), "weights": weights})
-    return config.model_copy(update={"model": model})

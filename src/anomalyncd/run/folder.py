@@ -28,9 +28,12 @@ HISTORY = "loss.csv"
 CLASS_SHEET = "classes.png"
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
-    MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, "report.html",
+    MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, "pictures", "report.html",
 )  # fmt: skip
-OWN = (*RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "tokens", "base")
+OWN = (
+    *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "tokens", "base", "scores.csv",
+    "metrics.json",
+)  # fmt: skip
 
 
 class RunFolder:

@@ -25,11 +25,13 @@ class Inputs:
 
     truth : id → class by folder or table; only ever copied into tables, never read by anything that learns
     folders : that the files were searched in
+    notes : what was left out, a sentence each, for the user to read
     """
 
     items: list[Item]
     truth: dict[str, str] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.items)
@@ -67,7 +69,9 @@ def gather(
         raise DataError("give either maps (--maps) or masks (--masks), and not both: one for each image.")
     if _is_place(images):
         if not all(value is None or _is_place(value) for value in (maps, masks)):
-            raise DataError("images are a folder or table, so maps or masks must be a folder too.")
+            raise DataError(
+                "images are a folder or table, so maps or masks must be a folder too, or maps a .npy stack."
+            )
         return load_inputs(images, maps=maps, masks=masks, detected=detected)  # type: ignore[arg-type]
     assert not isinstance(images, str | Path)
     listed = list(images)
@@ -105,7 +109,8 @@ def load_inputs(
     searched = [Path(folder) for folder in (maps, masks) if folder is not None]
     if not _is_table(images):
         searched.append(dataset.root)
-    return Inputs(items, {s.id: s.label for s in dataset.samples if s.label is not None}, tuple(searched))
+    truth = {s.id: s.label for s in dataset.samples if s.label is not None}
+    return Inputs(items, truth, tuple(searched), dataset.notes)
 
 
 def gather_base(base: Base | None) -> BaseSet | None:

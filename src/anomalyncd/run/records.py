@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ..data.maps import StackRow
 from ..errors import DataError
 from ..progress import Silent
 
-Source = Path | npt.NDArray[Any]
+Picture = Path | npt.NDArray[Any]
+Source = Picture | StackRow
 MOST_WARNINGS = 20  # about single files; the manifest lists them all
 
 
@@ -22,9 +24,9 @@ class Item:
     """One image to work on. With neither map nor mask it has no defect."""
 
     id: str
-    image: Source
+    image: Picture
     map: Source | None = None
-    mask: Source | None = None
+    mask: Picture | None = None
 
 
 @dataclass

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import safe_open
 
+from ..data.maps import StackRow
 from ..errors import RunError
 from .extract import Extracted, Extractor, is_readable
 from .folder import RunFolder
@@ -174,8 +175,8 @@ def _identity(source: Source | None) -> Any:
     return file_identity(source)
 
 
-def file_identity(path: Path) -> list[Any]:
-    """Name, size and time of a file."""
+def file_identity(path: Path | StackRow) -> list[Any]:
+    """Name, size and time of a file, or of a row of a stack."""
     try:
         status = path.stat()
     except OSError:

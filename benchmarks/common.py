@@ -1,0 +1,183 @@
+"""What the benchmarks share: the line about the machine, a part of a data set, and maps that are made once and timed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+import anomalyncd
+from anomalyncd.config import Config, make_config
+from anomalyncd.data.dataset import Dataset, load_dataset
+from anomalyncd.errors import WeightsError
+from anomalyncd.progress import Advance, Terminal
+from anomalyncd.run.detect import make_maps, normal_items, pinned
+from anomalyncd.run.folder import RunFolder
+from anomalyncd.run.inputs import Inputs
+from anomalyncd.run.records import Item
+
+EXCLUDED = ("combined",)  # images with several kinds of defect, which the paper leaves out
+T = TypeVar("T")
+
+
+def machine() -> str:
+    """Versions and machine, one line."""
+    versions = [f"Python {platform.python_version()}", f"anomalyncd {anomalyncd.__version__}"]
+    for name in ("torch", "timm", "numpy", "anomalib"):
+        try:
+            versions.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            versions.append(f"{name} not installed")
+    processor = platform.processor() or platform.machine()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return f"{', '.join(versions)}; {processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {device}"
+
+
+def peak_mb() -> float:
+    """The largest memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def positive(text: str) -> int:
+    """A number of images or seeds, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, but got {text!r}")
+    return int(text)
+
+
+def evenly(values: Sequence[T], limit: int | None) -> list[T]:
+    """At most `limit` of them, evenly spread over the list, so that every class folder keeps its share."""
+    if limit is None or limit >= len(values):
+        return list(values)
+    return [values[(2 * place + 1) * len(values) // (2 * limit)] for place in range(limit)]
+
+
+def cell(values: Sequence[float | None], form: str = ".3f") -> str:
+    """Mean ± standard deviation, the latter where there is more than one value; a dash where one is missing."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return "–"
+    spread = f" ± {np.std(known):{form}}" if len(known) > 1 else ""
+    return f"{np.mean(known):{form}}{spread}"
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A Markdown table."""
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    for row in (columns, ["-" * width for width in widths], *rows):
+        print("| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |")
+
+
+class Clock(Terminal):
+    """Progress that notes the seconds of each task, and the largest memory of the process (MB) at the end of the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: dict[str, float] = {}
+        self.peak_mb = 0.0
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:
+        started = time.perf_counter()
+        with super().task(name, total) as advance:
+            yield advance
+        self.seconds[name] = time.perf_counter() - started
+        self.peak_mb = peak_mb()
+
+
+@dataclass(frozen=True)
+class TimedMaps:
+    """Maps of a data set.
+
+    folder : that they lie in
+    inputs : images that could be read, with their maps, and with labels for scoring; truth : labels and masks
+    scores : maps/scores.csv
+    fit_seconds, map_seconds, peak_mb : None where the maps lay there from an earlier call that did not measure them
+    random_weights : the network is untrained, because its weights were out of reach
+    """
+
+    folder: Path
+    inputs: Inputs
+    truth: Dataset
+    scores: pd.DataFrame
+    config: Config
+    fit_seconds: float | None
+    map_seconds: float | None
+    peak_mb: float | None
+    resumed: bool
+    random_weights: bool
+
+    @property
+    def items(self) -> list[Item]:
+        return self.inputs.items
+
+
+def load_test(data: Path, limit: int | None) -> tuple[list[Item], Dataset]:
+    """Test images of an MVTec AD layout, and their labels and masks."""
+    truth = load_dataset(data / "test", masks=data / "ground_truth", exclude=EXCLUDED)
+    samples = tuple(evenly(truth.samples, limit))
+    return [Item(sample.id, sample.image) for sample in samples], replace(truth, samples=samples)
+
+
+def maps_of(
+    data: Path,
+    detector: str,
+    work: Path,
+    *,
+    seed: int = 0,
+    backbone: str = "auto",
+    limit: int | None = None,
+    limit_normal: int | None = None,
+) -> TimedMaps:
+    """Fit a detector to `train/good` and make maps of `test`, in a folder of their own below `work`.
+
+    What an earlier call finished there is read, its times included. Where the weights of a model of anomalib are out of
+    reach it is measured with random ones.
+    """
+    parts = [detector.replace(":", "-"), backbone, f"seed{seed}", f"{limit or 'all'}-{limit_normal or 'all'}"]
+    out = work / data.name / "-".join(parts)
+    detect: dict[str, object] = {"name": detector}
+    layer = {"model": {"backbone": backbone}, "random_state": seed}
+    try:
+        return _make(data, out, make_config(layer, {"detect": detect}), limit, limit_normal)
+    except WeightsError as error:
+        if not detector.startswith("anomalib:"):
+            raise
+        Terminal().warn(str(error))
+    detect["settings"] = {"model_settings": {"pre_trained": False}}
+    made = _make(data, Path(f"{out}-random"), make_config(layer, {"detect": detect}), limit, limit_normal)
+    return replace(made, random_weights=True)
+
+
+def _make(data: Path, out: Path, config: Config, limit: int | None, limit_normal: int | None) -> TimedMaps:
+    items, truth = load_test(data, limit)
+    normal = [] if config.detect.name == "musc" else evenly(normal_items(data / "train" / "good"), limit_normal)
+    clock, config = Clock(), pinned(config)
+    Inputs(items, folders=(data,)).check_outside(out)
+    measured = out / "benchmark.json"
+    with RunFolder(out).writing() as folder:
+        items, scores = make_maps(folder, items, config, clock, normal=normal)
+        resumed = "Anomaly maps" not in clock.seconds
+        if not resumed:
+            fit, maps = clock.seconds.get("Normal images", 0.0), clock.seconds["Anomaly maps"]
+            folder.write_json(measured.name, {"fit_seconds": fit, "map_seconds": maps, "peak_mb": clock.peak_mb})
+    names = ("fit_seconds", "map_seconds", "peak_mb")
+    times = json.loads(measured.read_text()) if measured.exists() else dict.fromkeys(names)
+    readable = set(scores.loc[scores["message"] == "", "image"])
+    labels = {sample.id: str(sample.label) for sample in truth}
+    inputs = Inputs([item for item in items if item.id in readable], labels, (data,))
+    return TimedMaps(out, inputs, truth, scores, config, **times, resumed=resumed, random_weights=False)

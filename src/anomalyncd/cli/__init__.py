@@ -1,0 +1,28 @@
+"""The command line: parse, call, print. Each command ends by saying what to do next."""
+
+from __future__ import annotations
+
+import warnings
+
+import typer
+
+from ..errors import AnomalyNCDError
+from .commands import app
+
+__all__ = ["app", "main"]
+
+STOPPED = 130  # what typer exits with on Ctrl-C
+
+
+def main() -> None:
+    """Entry point: errors that a user can mend are one line, not a traceback."""
+    warnings.formatwarning = lambda message, *_args, **_kwargs: f"warning: {message}\n"
+    try:
+        app()
+    except (AnomalyNCDError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from None
+    except SystemExit as stop:
+        if stop.code == STOPPED:
+            typer.echo("\nstopped. What was finished is kept: call the same command again to go on.", err=True)
+        raise

@@ -1,0 +1,112 @@
+"""Options that several commands share, and how they become settings. Heavy imports wait until a command runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import SettingsError
+
+if TYPE_CHECKING:
+    from ..progress import Terminal
+
+Images = Annotated[
+    Path, typer.Argument(metavar="IMAGES", help="A folder of images, a folder of class folders, or a CSV table.")
+]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of `discover`.")]
+Maps = Annotated[Path | None, typer.Option(help="Folder of anomaly maps (NPY, TIFF, PNG), named as the images.")]
+Masks = Annotated[Path | None, typer.Option(help="Folder of masks instead of maps; an image without one is normal.")]
+Exclude = Annotated[list[str] | None, typer.Option(metavar="CLASS", help="Class folder to leave out. Repeatable.")]
+DetectorName = Annotated[
+    str | None,
+    typer.Option(
+        "--detector",
+        help="Makes the maps: musc (default), patchcore (default with --normal), anomalib:Model, module:Class.",
+    ),
+]
+Normal = Annotated[Path | None, typer.Option(help="Folder of images of normal products, for patchcore.")]
+Tile = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Cut large images into overlapping tiles of N pixels.")
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.")]
+Preset = Annotated[str | None, typer.Option(help="fast (default) or paper.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of every random choice, 0 by default.")]
+Backbone = Annotated[str | None, typer.Option(help="auto, a name of `weights list`, or a ViT of timm.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as learn.epochs=10. Repeatable.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
+
+
+def layered(
+    config: Path | None, settings: Sequence[str] | None, *, backbone: str | None = None, **options: Any
+) -> dict[str, Any]:
+    """Settings of the YAML file, of --set and of single options, later ones winning; None is an option not given."""
+    from ..config import merge_layers, parse_setting, read_config
+
+    return merge_layers(
+        read_config(config) if config else {},
+        *(parse_setting(text) for text in settings or ()),
+        {name: value for name, value in options.items() if value is not None},
+        {"model": {"backbone": backbone}} if backbone else {},
+    )
+
+
+def detector_layer(name: str | None, tile: int | None) -> dict[str, Any]:
+    """What --detector and --tile set."""
+    if tile is None:
+        return {"detect": {"name": name}} if name else {}
+
+    from ..detect import DETECTORS
+
+    if name not in DETECTORS:
+        raise SettingsError(f"--tile works with musc and patchcore, but the detector is {name or 'none'}.")
+    return {"detect": {"name": name, "settings": {"tile": tile}}}
+
+
+def n_classes(value: Any) -> int:
+    """--classes as a number."""
+    if value is None or value == "auto":
+        raise SettingsError(
+            "how many classes? Give --classes N, the normal one counted (an estimate is not built in yet)."
+        )
+    try:
+        return int(str(value))
+    except ValueError:
+        raise SettingsError(f"--classes must be a whole number, but got {value!r}.") from None
+
+
+def not_both(maps: Path | None, masks: Path | None) -> None:
+    """Maps and masks say the same thing in two ways."""
+    if maps is not None and masks is not None:
+        raise SettingsError("give either --maps or --masks, not both.")
+
+
+def warn_of_unknown(exclude: Sequence[str] | None, images: Path, progress: Terminal) -> None:
+    """A misspelt class to leave out is left in, so this must be said."""
+    if not exclude:
+        return
+
+    from ..data import load_dataset
+
+    there = [{sample.label, sample.id.split("/")[0]} for sample in load_dataset(images)]
+    if unknown := set(exclude).difference(*there):
+        progress.warn(f"--exclude {', '.join(sorted(unknown))}: no class of this name among the images.")
+
+
+def make_progress(quiet: bool) -> Terminal:
+    """Bars on standard error, or warnings only."""
+    from ..progress import Terminal
+
+    return Terminal(bars=not quiet)
+
+
+def this_call() -> str:
+    """What was typed, for the log."""
+    return shlex.join(["anomalyncd", *sys.argv[1:]])

@@ -1,0 +1,128 @@
+"""What commands print: results on standard output, whole lines, each ending with what to do next."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from ..estimator import AnomalyNCD
+    from ..metrics import Evaluation
+    from ..progress import Terminal
+    from ..run.detection import DetectionRun
+    from ..run.records import Item
+
+
+def quoted(path: Path) -> str:
+    """A path that can be pasted into a shell."""
+    return shlex.quote(str(path))
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 image`, `2 images`.
+
+    Examples
+    --------
+    >>> counted(1, "file"), counted(0, "file")
+    ('1 file', '0 files')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def figure(value: float | None) -> str:
+    """Three digits, or a dash where there is nothing to measure."""
+    return "–" if value is None else f"{value:.3f}"
+
+
+def show(*what: Any) -> None:
+    """Print text and tables."""
+    from rich.console import Console
+
+    # Into a file or pipe whole lines go, however long: nothing there breaks or cuts them.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 1000).print(*what)
+
+
+def show_counts(images: DataFrame) -> None:
+    """How many images each class has."""
+    counts = images["class_name"].value_counts()
+    typer.echo("\n".join(f"{count:6d}  {name}" for name, count in counts.items()))
+
+
+def show_evaluation(found: Evaluation) -> None:
+    """Scores and the confusion matrix."""
+    from rich.table import Table
+
+    scores = Table("NMI", "ARI", "F1", "normal precision", "normal recall", box=None, pad_edge=False)
+    values = (found.nmi, found.ari, found.f1, found.normal_precision, found.normal_recall)
+    scores.add_row(*map(figure, values))
+    matrix = Table("true \\ found", *map(str, found.pred_names), box=None, pad_edge=False)
+    for name, row in zip(found.true_names, found.confusion, strict=True):
+        matrix.add_row(str(name), *("·" if count == 0 else str(count) for count in row))
+    show(scores, "", matrix, "")
+
+
+def show_detection(found: DetectionRun, images: Path, out: Path, excluded: list[str], has_masks: bool) -> None:
+    """Metrics where there are any, what was skipped, and how to go on."""
+    from rich.table import Table
+
+    metrics = found.metrics
+    if metrics is not None:
+        columns = {"image AUROC": metrics.image_auroc}
+        if has_masks:
+            columns |= {
+                "pixel AUROC": metrics.pixel_auroc, "AUPRO": metrics.aupro, "box FPR": metrics.box_fpr,
+                "box FNR": metrics.box_fnr,
+            }  # fmt: skip
+        table = Table("images", "defective", *columns, box=None, pad_edge=False)
+        table.add_row(str(metrics.n_images), str(metrics.n_defective), *map(figure, columns.values()))
+        show(table, "")
+    n_images = len(found.scores) + len(found.skipped)
+    typer.echo(
+        f"{counted(n_images, 'image')}, {counted(len(found.skipped), 'file')} skipped; maps {found.seconds:.1f} s"
+    )
+    typer.echo("".join(f"  skipped {name}\n" for name in found.skipped), nl=False)
+    typer.echo(f"Maps: {found.maps}, image scores: {out / 'scores.csv'}")
+    without = "".join(f" --exclude {shlex.quote(name)}" for name in excluded)
+    if images.suffix.lower() == ".csv" and has_masks:  # its masks would outvote the maps
+        going_on = f"--config {quoted(out / 'config.yaml')}{without} --classes N --out {quoted(out)}"
+    else:
+        going_on = f"--maps {quoted(found.maps)}{without} --classes N --out RUN"
+    typer.echo(f"Next: anomalyncd discover {quoted(images)} {going_on}")
+
+
+def show_run(model: AnomalyNCD, items: Sequence[Item], out: Path, progress: Terminal) -> None:
+    """What `discover` found in the items, with its pictures, and how to go on."""
+    show_counts(model.images_)
+    times = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in model.seconds_.items() if seconds >= 0.05)
+    found = f"{counted(len(model.images_), 'image')}, {counted(len(model.regions_), 'region')}"
+    typer.echo(f"\n{found}, {counted(len(model.skipped_), 'file')} skipped" + (f"; {times}" if times else ""))
+    draw(out, items, progress)
+    if model.model_.config.detect.name:
+        inputs = ""
+    else:
+        inputs = "--masks MASKS " if model.model_.binarizer is None else "--maps MAPS "
+    labels = "" if "true_label" in model.images_ else " --labels TABLE"
+    typer.echo(f"Next: anomalyncd evaluate {quoted(out)}{labels}")
+    typer.echo(f"  or: anomalyncd predict {quoted(out)} NEW_IMAGES {inputs}--out new.csv")
+
+
+def draw(run: Path, items: Sequence[Item], progress: Terminal) -> None:
+    """The pictures of a run, and where they are."""
+    from ..report.classes import draw_class_sheets, draw_classes
+
+    try:
+        overview, pages = draw_classes(run), draw_class_sheets(run, items)
+    except OSError as error:  # all else is written, so this must not look like a failed run
+        progress.warn(f"{run}: cannot draw the classes ({error.strerror or error}).")
+        return
+    if overview is not None:
+        typer.echo(f"Look at the classes: {overview}")
+    if pages:
+        typer.echo(f"A page for each, with maps and masks: {pages[0].parent}")

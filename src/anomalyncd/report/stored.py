@@ -1,0 +1,88 @@
+"""Images, maps and masks of a finished run, found again by the image's name."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.images import read_image
+from ..data.maps import read_map, read_mask
+from ..errors import BadFileError
+from ..run.records import Item
+from ..run.store import file_stem
+from ..run.tables import read_results
+from .canvas import Picture
+
+PICTURES = "pictures"  # folder inside a run
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class StoredPictures:
+    """What a run was made from and what it made of it. Files move and vanish: what cannot be read is None.
+
+    Parameters
+    ----------
+    run : folder of a finished run
+    items : the images as they were given to the run, their maps if these came from outside, and true masks if there are
+        any. The run itself keeps names only: without items an image is found where its name is a path.
+
+    Attributes
+    ----------
+    images, manifest : the tables images.csv and manifest.csv
+    range : (low, high) that the run's binariser was fitted to, in the maps' units; None where there were no maps
+    """
+
+    def __init__(self, run: Path, items: Sequence[Item] = ()) -> None:
+        self.run = run
+        self.images, self.manifest = read_results(run)
+        self.range = _read_range(run / "range.json")
+        self._items = {item.id: item for item in items}
+        self._index = {name: index for index, name in enumerate(self.manifest["image"])}
+
+    def image(self, name: str) -> Picture | None:
+        """(H, W, 3) uint8 RGB"""
+        return _read(read_image, self._items[name].image if name in self._items else Path(name))
+
+    def map(self, name: str) -> NDArray[np.float32] | None:
+        """(h, w) float32, in the detector's units"""
+        given = self._items[name].map if name in self._items else None
+        if given is not None:
+            return _read(read_map, given)
+        # A run keeps the maps that it made by number, or as the images lie.
+        stems = (file_stem(self._index[name], name), PurePosixPath(name).with_suffix(""))
+        places = [self.run / "maps" / f"{stem}.npy" for stem in stems]
+        return _read(read_map, next((place for place in places if place.exists()), places[0]))
+
+    def mask(self, name: str) -> NDArray[np.bool_] | None:
+        """(h, w) bool, as the run used it"""
+        return _read(read_mask, self.run / "masks" / f"{file_stem(self._index[name], name)}.png")
+
+    def truth(self, name: str) -> NDArray[np.bool_] | None:
+        """(h, w) bool, from the items' masks: an image without one is normal if others have one, else nobody knows."""
+        if name not in self._items or all(item.mask is None for item in self._items.values()):
+            return None
+        mask = self._items[name].mask
+        return np.zeros((1, 1), bool) if mask is None else _read(read_mask, mask)
+
+
+def _read(reader: Callable[[S], T], source: S) -> T | None:
+    try:
+        return reader(source)
+    except BadFileError:
+        return None
+
+
+def _read_range(path: Path) -> tuple[float, float] | None:
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        low, high = float(state["low"]), float(state["high"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return (low, high) if math.isfinite(low) and math.isfinite(high) else None
