@@ -62,7 +62,9 @@ def test_one_of_your_own(own_module, tmp_path):
     ["", "PatchCore", "nonsense", "json", ":", ":X", "json:", "json:Nothing", "no_such_module_x:Y", ".relative:X"],
 )
 def test_unknown(name):
-    with pytest.raises(SettingsError, match=r"must be one of patchcore, musc, or module:Class of your own, but got"):
+    with pytest.raises(
+        SettingsError, match=r"must be one of patchcore, musc, anomalib:Model, or module:Class of your own"
+    ):
         make_detector(name)
 
 

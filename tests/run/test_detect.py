@@ -238,3 +238,20 @@ def test_a_detector_of_the_settings_is_used_and_given_maps_outweigh_it(line: Pat
     assert "name: patchcore" in discover("two", "--config", config, "--normal", normal)
     assert "name: null" in discover("three", "--config", config, "--maps", str(line / "maps"))
     assert not (tmp_path / "three" / "detector").exists()
+
+
+def test_names_do_not_choose_the_references(line: Path, tmp_path: Path) -> None:
+    paths = sorted((line / "images").rglob("*.png"))
+    settings = {**SETTINGS, "detect": {"settings": {"size": 64, "max_references": 4}}}
+    maps = []
+    for turn, order in enumerate((paths, paths[::-1])):
+        folder = tmp_path / f"images{turn}"
+        folder.mkdir()
+        for number, path in enumerate(order):
+            (folder / f"{number:03d}.png").write_bytes(path.read_bytes())
+        run = tmp_path / f"run{turn}"
+        AnomalyNCD(3, **settings).fit(folder, detector="musc", run=run)
+        found = [np.load(run / "maps" / f"{number:03d}.npy") for number in range(len(order))]
+        maps.append(found if turn == 0 else found[::-1])
+    for one, other in zip(*maps, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

@@ -27,7 +27,7 @@ from .extract import is_readable
 from .folder import PARTIAL, RunFolder, stable_hash
 from .model import FORMAT
 from .records import ImageRecord, Item, report_files
-from .store import file_identity, file_stem, fingerprint
+from .store import content_order, file_identity, file_stem, fingerprint
 from .tables import read_csv, to_csv
 
 DETECTOR = "detector"  # folder of the fitted detector inside a run
@@ -160,13 +160,16 @@ def write_maps(folder: RunFolder, items: Sequence[Item], detector: Detector, pro
     """Write one map for each image; returns its score, the image's size, or why it could not be read."""
     names = map_names(items)
     records = [ImageRecord(index, item.id, score=np.nan) for index, item in enumerate(items)]
+    # A detector that compares the images with each other may take some as references: not those of the first folder.
+    order = range(len(items)) if detector.needs_normal else content_order(items)
+    in_order = [records[index] for index in order]
     read: list[ImageRecord] = []
     n_maps = 0
 
     def pictures(advance: Advance) -> Iterator[Picture]:
-        for index, image in _readable(items, records, advance):
-            records[index].height, records[index].width = image.shape[:2]
-            read.append(records[index])
+        for place, image in _readable([items[index] for index in order], in_order, advance):
+            in_order[place].height, in_order[place].width = image.shape[:2]
+            read.append(in_order[place])
             yield image
         if not read:
             report_files(records, progress)  # raises, and says more than a detector without images would

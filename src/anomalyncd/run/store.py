@@ -20,7 +20,7 @@ from ..data.maps import StackRow
 from ..errors import RunError
 from .extract import Extracted, Extractor, is_readable
 from .folder import RunFolder
-from .records import ImageRecord, Item, RegionRecord, Source
+from .records import ImageRecord, Item, Picture, RegionRecord, Source
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
 
@@ -182,3 +182,16 @@ def file_identity(path: Path | StackRow) -> list[Any]:
     except OSError:
         return [str(path), "missing"]
     return [str(path), status.st_size, status.st_mtime_ns]
+
+
+def content_order(items: Sequence[Item]) -> list[int]:
+    """Places of the items in an order by what their images hold: mixed well, and no name has a say in it."""
+    return sorted(range(len(items)), key=lambda index: _digest(items[index].image))
+
+
+def _digest(image: Picture) -> str:
+    try:
+        content = image.read_bytes() if isinstance(image, Path) else np.ascontiguousarray(image).tobytes()
+    except OSError:
+        return ""
+    return hashlib.sha256(content).hexdigest()
