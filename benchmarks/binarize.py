@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from common import TimedMaps, cell, machine, maps_of, positive, print_table
+from common import TimedMaps, cell, machine, maps_of, positive, print_table, seeds_up_to
 
 from anomalyncd.config import BinarizeConfig
 from anomalyncd.data.maps import read_mask
@@ -57,10 +57,7 @@ def main() -> None:
         "MEBin": BinarizeConfig(method="mebin"),
     }
     print(machine())
-    print(
-        f"maps of seed 0, discovery of seeds 0–{options.seeds - 1} (mean ± standard deviation if more than one), ",
-        end="",
-    )
+    print(f"maps of seed 0, discovery of {seeds_up_to(options.seeds)}, ", end="")
     print(f"backbone {options.backbone}, no base set, default settings but for the binariser.")
     print(
         f"Box FPR: predicted boxes with no true one at an IoU above {IOU}; box FNR: true boxes with no predicted one; ",
@@ -69,10 +66,8 @@ def main() -> None:
     print(
         "of all boxes of the set. Fixed thresholds are on the range of all maps. NMI, ARI, F1: of images, normal counted."
     )
-    print(
-        "Rows of the paper: its Table 3, means over the 15 products of MVTec AD, its own maps (MuSc) and base set.\n",
-        flush=True,
-    )
+    print("Rows of the paper: its Table 3, means over the 15 products of MVTec AD with its own base set; ", end="")
+    print("the maps are MuSc's, as the same figures in its Table 1 tell.\n", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         for data in options.data:
             for detector in options.detectors:

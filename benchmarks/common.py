@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def machine() -> str:
-    """Versions and machine, one line."""
+    """Versions, machine, and how busy it is: others at work on the same cores make times worthless."""
     versions = [f"Python {platform.python_version()}", f"anomalyncd {anomalyncd.__version__}"]
     for name in ("torch", "timm", "numpy", "anomalib"):
         try:
@@ -44,7 +44,13 @@ def machine() -> str:
             versions.append(f"{name} not installed")
     processor = platform.processor() or platform.machine()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{', '.join(versions)}; {processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {device}"
+    cores = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, load before the start {os.getloadavg()[0]:.1f}"
+    return f"{', '.join(versions)}; {processor}, {cores}, {device}"
+
+
+def seeds_up_to(count: int) -> str:
+    """Which seeds are used, in words."""
+    return "seed 0" if count == 1 else f"seeds 0–{count - 1} (mean ± standard deviation)"
 
 
 def peak_mb() -> float:

@@ -23,8 +23,9 @@ from unittest import mock
 
 import numpy as np
 import torch
-from common import Clock, cell, load_test, machine, maps_of, peak_mb, positive, print_table
+from common import Clock, cell, load_test, machine, maps_of, peak_mb, positive, print_table, seeds_up_to
 
+from anomalyncd.data.dataset import NORMAL_NAMES
 from anomalyncd.data.images import read_image
 from anomalyncd.data.maps import read_mask
 from anomalyncd.detect import MuSc, musc
@@ -74,10 +75,9 @@ def main() -> None:
         for data in options.data:
             musc_forms(data, options)
         return
-    print(f"seeds 0–{options.seeds - 1}, mean ± standard deviation if more than one; backbone: {options.backbone}.")
-    print(
-        "Maps: reading images and writing maps included. Peak: of the whole process, from its start to the last map.\n"
-    )
+    print(f"{seeds_up_to(options.seeds)}; backbone {options.backbone}.")
+    print("Maps: reading images and writing maps included. Peak: of the whole process, from its start to ", end="")
+    print(f"the last map; {peak_mb():.0f} MB of it are the libraries.\n", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         for data in options.data:
             one_data_set(data, options, options.work or Path(temporary))
@@ -168,7 +168,7 @@ def musc_forms(data: Path, options: argparse.Namespace) -> None:
     for index, sample in enumerate(truth):
         if sample.mask is not None:
             masks[index] = read_mask(sample.mask)
-    defective = [sample.label != "good" for sample in truth]
+    defective = [str(sample.label).lower() not in NORMAL_NAMES for sample in truth]
     rows = []
     with progress.task("Subsets", 1 + len(SUBSETS)) as advance:
         for count in (len(grids), *(count for count in SUBSETS if count < len(grids))):
@@ -203,11 +203,10 @@ def compare_directions(detector: MuSc, grids: list[TokenGrid], repeats: int, pro
                 scores[two_way] = torch.cat(detector._scores(blocks, blocks, places))
                 seconds[two_way].append(time.perf_counter() - started)
             advance()
-    both, single = statistics.median(seconds[True]), statistics.median(seconds[False])
-    print(
-        f"Mutual scoring, median of {repeats}: {both:.2f} s two-way, {single:.2f} s one direction at a time, ", end=""
-    )
-    print(f"ratio {both / single:.3f}; ", end="")
+    both, single = (statistics.median(seconds[two_way]) for two_way in (True, False))
+    lists = [", ".join(f"{value:.2f}" for value in seconds[two_way]) for two_way in (True, False)]
+    print(f"Mutual scoring, median of {repeats}: {both:.2f} s two-way (of {lists[0]}), ", end="")
+    print(f"{single:.2f} s one direction at a time (of {lists[1]}), ratio {both / single:.3f}; ", end="")
     print(f"largest difference of a score {float((scores[True] - scores[False]).abs().max()):.2e}.\n", flush=True)
 
 

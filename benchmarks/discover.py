@@ -8,15 +8,13 @@ Each DATA folder has MVTec AD's layout. Folder names are only used for scoring, 
 from __future__ import annotations
 
 import argparse
-import platform
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-import torch
+from common import machine
 
-import anomalyncd
 from anomalyncd.config import make_config
 from anomalyncd.data import load_dataset
 from anomalyncd.estimator import AnomalyNCD
@@ -48,11 +46,8 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    print(
-        f"anomalyncd {anomalyncd.__version__}, torch {torch.__version__}, {platform.processor() or platform.machine()}, ",
-        end="",
-    )
-    print(f"{torch.get_num_threads()} threads, seeds 0–{options.seeds - 1}, base set: {options.base or 'none'}")
+    print(machine())
+    print(f"seeds 0–{options.seeds - 1}, base set: {options.base or 'none'}")
     print("NMI/ARI/F1 at image level, normal counted, mean ± standard deviation over seeds; ground-truth masks.\n")
     with tempfile.TemporaryDirectory() as temporary:
         for data in options.data:

@@ -167,9 +167,8 @@ def mutual_scores(
     for index, patches in enumerate(images):
         found = own[index]
         place = -1 if found is None else found
-        partners = (
-            image_of if two_way and image_of.get(place) == index else {}
-        )  # new images, and one given twice, have none
+        shared = two_way and image_of.get(place) == index  # not with new images, nor with one given twice
+        partners = image_of if shared else {}
         wanted = [j for j in range(len(references)) if j != place and (j > place or j not in partners)]
         if not wanted:
             continue
