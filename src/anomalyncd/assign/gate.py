@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
 
-# Share of the variance that the best split explains: 2/π ≈ 0.64 for a bell curve and 0.75 for a flat one. For N flat
-# scores it is more than 0.75 + 0.5/√N in one draw of twenty (simulated for N = 50, 110 and 580), so only above that do
-# the scores speak of two kinds of images.
-FLAT, SPREAD = 0.75, 0.5
+LEAST_IMAGES = 8  # of fewer, five numbers of two groups can't be told
+LEAST_SPREAD = 0.02  # of a group, as a share of all scores' range: scores that happen to be equal are no group
+STRONG = 10.0  # difference of BIC that counts as very strong evidence (Kass and Raftery, 1995)
+STARTS = np.linspace(0.1, 0.9, 9)  # shares of normal images that the search begins with
 
 
 def false_alarm_threshold(scores: npt.ArrayLike) -> float:
-    """Otsu's threshold between normal and defective image scores, or 0 where the scores do not fall into two groups.
+    """Score from which on an image is rather defective than normal; 0 where the scores do not show two groups.
+
+    Normal images score alike and defective ones differ, so two bell curves of different widths are fitted, and the
+    threshold is where the upper one overtakes the lower one. Without very strong evidence (BIC)
+    for two curves instead of one there is none.
 
     Parameters
     ----------
@@ -20,23 +28,38 @@ def false_alarm_threshold(scores: npt.ArrayLike) -> float:
 
     Examples
     --------
-    >>> false_alarm_threshold([0.1, 0.12, 0.11, 0.9, 0.85]) > 0.12
+    >>> rng = np.random.default_rng(0)
+    >>> normal, defective = rng.normal(0.2, 0.02, 30), rng.normal(0.7, 0.1, 30)
+    >>> bool(normal.max() < false_alarm_threshold([*normal, *defective]) < defective.min())
     True
-    >>> false_alarm_threshold(np.linspace(0, 1, 50))
+    >>> false_alarm_threshold(normal)
     0.0
     """
-    ordered = np.sort(np.asarray(scores, dtype=np.float64))
-    ordered = ordered[np.isfinite(ordered)]
-    halves = ordered / 2  # the spread of two floats may be more than a float holds
-    if len(ordered) < 4 or halves[0] == halves[-1]:
+    values = np.asarray(scores, dtype=np.float64)
+    values = values[np.isfinite(values)] / 2  # the spread of two floats may be more than a float holds
+    if len(values) < LEAST_IMAGES or values.min() == values.max():
         return 0.0
-    scaled = (halves - halves[0]) / (halves[-1] - halves[0])
-    below = np.arange(1, len(scaled))  # sizes of the lower group
-    above = len(scaled) - below
-    sums = np.cumsum(scaled)[:-1]
-    gap = (scaled.sum() - sums) / above - sums / below
-    explained = below * above * gap**2 / len(scaled) ** 2 / scaled.var()
-    best = int(np.argmax(explained))
-    if explained[best] <= FLAT + SPREAD / len(ordered) ** 0.5:
+    low, width = values.min(), values.max() - values.min()
+    scaled = np.sort((values - low) / width)[:, None]
+    one = GaussianMixture(1, reg_covar=LEAST_SPREAD**2).fit(scaled)
+    two = max((_two_groups(scaled, share) for share in STARTS), key=lambda fit: float(fit.lower_bound_))
+    if one.bic(scaled) - two.bic(scaled) < STRONG:
         return 0.0
-    return float(halves[best] + halves[best + 1])
+    first, last = sorted(two.means_[:, 0])
+    between = np.linspace(first, last, 2001)[:, None]
+    upper = two.predict_proba(between)[:, int(two.means_[:, 0].argmax())] > 0.5
+    crossing = float(between[np.argmax(upper), 0]) if upper.any() else last
+    return float(2 * (low + width * crossing))
+
+
+def _two_groups(scaled: npt.NDArray[np.float64], share: float) -> GaussianMixture:
+    """Two bell curves for sorted scores (N, 1), the search begun with this share of images in the lower group."""
+    parts = np.split(scaled[:, 0], [min(max(2, round(share * len(scaled))), len(scaled) - 2)])
+    spreads = [max(float(part.var()), LEAST_SPREAD**2) for part in parts]
+    mixture = GaussianMixture(
+        2, reg_covar=LEAST_SPREAD**2, max_iter=300, weights_init=[len(part) / len(scaled) for part in parts],
+        means_init=[[part.mean()] for part in parts], precisions_init=[[[1 / spread]] for spread in spreads],
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a start that wanders is not the best one
+        return mixture.fit(scaled)

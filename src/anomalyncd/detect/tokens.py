@@ -66,7 +66,7 @@ class TokenDetector(Detector):
         tile: int | None = None,
         blocks: Sequence[int] | None = None,
         map_size: int = 256,
-        sigma: float = 4.0,
+        sigma: float = 2.0,
         batch_size: int = 8,
         seed: int = 0,
     ) -> None:
