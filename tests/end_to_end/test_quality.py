@@ -6,7 +6,8 @@ import pytest
 
 from anomalyncd import AnomalyNCD, evaluate
 from anomalyncd.demo import iter_line
-from anomalyncd.model.weights import EMBEDDED, available
+from anomalyncd.model.registry import EMBEDDED
+from anomalyncd.model.weights import available
 
 pytestmark = pytest.mark.skipif(
     not available(EMBEDDED), reason=f"the weights {EMBEDDED} are not in the cache: anomalyncd weights fetch"

@@ -4,19 +4,19 @@ import torch
 from safetensors.torch import save_file
 
 from anomalyncd.errors import SettingsError, WeightsError
-from anomalyncd.model import weights
+from anomalyncd.model import registry, weights
 from anomalyncd.model.backbone import MaskGuidedViT, load_vit, resolve_name, tiny_vit
 
 
 def test_auto_is_the_embedded_backbone_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert resolve_name("auto") == weights.EMBEDDED
+    assert resolve_name("auto") == registry.EMBEDDED
 
 
 def test_auto_takes_the_papers_backbone_only_with_gpu_and_weights(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(weights, "available", lambda name: False)
-    assert resolve_name("auto") == weights.EMBEDDED
+    assert resolve_name("auto") == registry.EMBEDDED
     monkeypatch.setattr(weights, "available", lambda name: True)
     assert resolve_name("auto") == "dino_vitb8"
 

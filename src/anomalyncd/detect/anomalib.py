@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..errors import AnomalyNCDError, DataError, RunError, SettingsError, WeightsError
 from ..model.device import choose_device
-from ..model.weights import REGISTRY, fetch
+from ..model.registry import REGISTRY
+from ..model.weights import fetch
 from .anomalib_model import OURS, PREFIX, backbones, is_network, model_class, needs_normal, quiet, seeded, whole_image
 from .base import AnomalyMap, Detection, Detector, Picture
 from .tokens import FILE, check_least, read_detector, to_map

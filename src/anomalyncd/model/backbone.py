@@ -13,7 +13,7 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from ..errors import SettingsError, WeightsError
-from . import checkpoint, weights
+from . import checkpoint, registry, weights
 from .attention import Guidance, class_token_block, guidance_mask, pool_mask
 
 # The paper guides the last 9 of 12 blocks, that is from block 3 on; shallower trunks keep that starting point.
@@ -179,7 +179,7 @@ def load_vit(name: str = "auto", *, file: Path | None = None, progress: weights.
 
     Parameters
     ----------
-    name : `auto`, `tiny`, a name of `weights.REGISTRY`, or any ViT of timm
+    name : `auto`, `tiny`, a name of `registry.REGISTRY`, or any ViT of timm
     file : take the weights from this local file instead of the cache or the hub
     progress : called with one line before each slow step
     """
@@ -187,7 +187,7 @@ def load_vit(name: str = "auto", *, file: Path | None = None, progress: weights.
     if name == "tiny":
         vit = tiny_vit()
     else:
-        source = weights.resolve(name)
+        source = registry.resolve(name)
         try:
             vit = timm.create_model(source.architecture, pretrained=False, dynamic_img_size=True, **source.model_kwargs)
         except TypeError as error:
@@ -202,7 +202,7 @@ def resolve_name(name: str) -> str:
     """`auto` is the paper's ViT-B/8 where a GPU and its weights are at hand, else the embedded DINOv2-S."""
     if name != "auto":
         return name
-    return "dino_vitb8" if torch.cuda.is_available() and weights.available("dino_vitb8") else weights.EMBEDDED
+    return "dino_vitb8" if torch.cuda.is_available() and weights.available("dino_vitb8") else registry.EMBEDDED
 
 
 def _load_weights(vit: nn.Module, path: Path) -> None:
