@@ -80,3 +80,15 @@ def test_training_sees_the_features_that_prediction_uses(vit):
     np.testing.assert_allclose(
         trained, space.transform({"class_token": tokens[:, None], "patches": patches}), atol=1e-5
     )
+
+
+def test_the_projector_tells_much_alike_crops_apart_from_the_start(vit):
+    """Products look alike: a bias, or a token scaled to length 1, would outweigh their differences."""
+    net = RegionNet(48, 5, 1, vit=vit)
+    generator = torch.Generator().manual_seed(0)
+    alike = torch.randn(1, 5, 48, generator=generator) + 0.3 * torch.randn(8, 5, 48, generator=generator)
+    batch = ViewBatch(None, alike, torch.ones(8, 4, dtype=torch.bool))
+    with torch.no_grad():
+        features, projected = net.features(batch), F.normalize(net(batch)[1], dim=1)
+    apart = [1 - float((x @ x.T).min()) for x in (features, projected)]
+    assert apart[1] > apart[0] / 2

@@ -50,7 +50,7 @@ class RegionNet(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = PrototypeHeads(width, n_outputs, n_heads)
-        self.projector = make_projector(width) if contrastive else None
+        self.projector = make_projector(width if vit is None else vit.width) if contrastive else None
         self.class_weight = class_weight
         self._vit = [vit] if vit is not None else []  # in a list, so that the frozen trunk is no part of this module
         if vit is not None:
@@ -58,19 +58,31 @@ class RegionNet(nn.Module):
 
     def features(self, batch: ViewBatch) -> Tensor:
         """(B, D) unit vectors."""
-        parts = []
-        if self._vit:
-            assert batch.tokens is not None and batch.keep is not None
-            token = self._vit[0].class_token(batch.tokens.float(), batch.keep)
-            parts.append(self.class_weight * F.normalize(token, dim=-1))
-        if batch.vectors is not None:
-            parts.append(batch.vectors)
-        return F.normalize(torch.cat(parts, dim=-1), dim=-1)
+        return self._join(self._class_token(batch), batch.vectors)
 
     def forward(self, batch: ViewBatch) -> tuple[Tensor, Tensor]:
-        """Cosines (M, B, C), and projections (B, 256) or, without a projector, the features themselves (B, D)."""
-        features = self.features(batch)
-        return self.heads(features), features if self.projector is None else self.projector(features)
+        """Cosines (M, B, C), and projections (B, 256) or, without a projector, the features themselves (B, D).
+
+        The projector sees the trained class token at its own length: scaled to length 1 it would be small beside the
+        projector's weights, and the contrastive losses would stand still.
+        """
+        token = self._class_token(batch)
+        features = self._join(token, batch.vectors)
+        if self.projector is None:
+            return self.heads(features), features
+        return self.heads(features), self.projector(features if token is None else token)
+
+    def _class_token(self, batch: ViewBatch) -> Tensor | None:
+        """(B, C) after the trained last block, or None where it stays frozen."""
+        if not self._vit:
+            return None
+        assert batch.tokens is not None and batch.keep is not None
+        return self._vit[0].class_token(batch.tokens.float(), batch.keep)
+
+    def _join(self, token: Tensor | None, vectors: Tensor | None) -> Tensor:
+        parts = [] if token is None else [self.class_weight * F.normalize(token, dim=-1)]
+        parts += [] if vectors is None else [vectors]
+        return F.normalize(torch.cat(parts, dim=-1), dim=-1)
 
 
 def last_part(vit: MaskGuidedViT) -> nn.ModuleDict:

@@ -43,7 +43,15 @@ class PrototypeHeads(nn.Module):
 
 
 def make_projector(width: int, hidden: int = 2048, out: int = 256) -> nn.Sequential:
-    """Three-layer MLP of the contrastive losses: (B, width) → (B, out), to be normalised by the loss."""
-    return nn.Sequential(
+    """Three-layer MLP of the contrastive losses: (B, width) → (B, out), to be normalised by the loss.
+
+    It begins small and without bias, as in DINO, so that a bias does not outweigh what tells two inputs apart.
+    """
+    layers = nn.Sequential(
         nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, out)
     )
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+    return layers
