@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from anomalyncd.crop import CropRule, Region, crop_square, cut, find_regions, merge_boxes, whole_region
+from anomalyncd.crop import CropRule, Region, crop_square, cut, cut_map, find_regions, merge_boxes, whole_region
 from anomalyncd.errors import DataError, SettingsError
 
 
@@ -280,3 +280,19 @@ def test_many_components_are_no_trouble() -> None:
     apart, _ = find_regions(mask, (1024, 1024), rule=CropRule(merge_distance=0.001))
     together, _ = find_regions(mask, (1024, 1024))
     assert len(apart) == 128 * 128 and len(together) == 1
+
+
+@pytest.mark.parametrize("square", [(0, 0, 60), (13, 7, 22), (-10, 0, 80)])
+def test_the_map_of_a_crop_against_point_by_point_interpolation(square):
+    rng = np.random.default_rng(0)
+    scores = rng.random((15, 20)).astype(np.float32)
+    height, width, size = 60, 80, 9
+    left, top, side = square
+    found = cut_map(scores, (height, width), square, size)
+    for v, u in itertools.product(range(size), range(size)):
+        x = np.clip((left + (u + 0.5) * side / size) * 20 / width - 0.5, 0, 19)
+        y = np.clip((top + (v + 0.5) * side / size) * 15 / height - 0.5, 0, 14)
+        x0, y0 = min(int(x), 18), min(int(y), 13)
+        fx, fy = x - x0, y - y0
+        rows = [scores[r, x0] * (1 - fx) + scores[r, x0 + 1] * fx for r in (y0, y0 + 1)]
+        assert found[v, u] == pytest.approx(rows[0] * (1 - fy) + rows[1] * fy, abs=0.02)  # OpenCV: 32 steps a pixel

@@ -78,6 +78,12 @@ class FeatureConfig(Section):
     context: float = Field(0.5, ge=0, description="weight of the same, seen in the whole image")
     surround: float = Field(0.5, ge=0, description="weight of that with the patches around it, in the whole image")
     block: int | None = Field(None, ge=0, description="block of the patch tokens, from 0; none = the last but one")
+    focus: float = Field(
+        0.5,
+        ge=0,
+        description="patches count e times less for each such share of the region's own span that its map lies below the "
+        "peak there; 0 = all under the mask alike",
+    )
     views: int = Field(4, ge=1, le=8, description="quarter turns, then their mirror images, that are averaged")
     center: bool = Field(True, description="take the mean of the fitted regions off")
 
@@ -102,8 +108,10 @@ class LearnConfig(Section):
         "auto", description="random views for the last block's training; auto: bank on CPU, fresh on a GPU"
     )
     bank_views: int = Field(8, ge=2, le=256, description="V, random views kept for each crop")
-    normal: Literal["gate", "class"] = Field(
-        "gate", description="false alarms among regions of maps: left out by their score, or learned as the first class"
+    normal: Literal["pinned", "gate", "class"] = Field(
+        "pinned",
+        description="false alarms among regions of maps: those with a low score are examples of the normal class, which "
+        "others may join; or they are left out; or the normal class is learned without examples, as in the paper",
     )
     epochs: int = Field(30, ge=0)
     batch_size: int = Field(32, ge=2)
@@ -175,6 +183,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "patches": 0.0,
             "context": 0.0,
             "surround": 0.0,
+            "focus": 0.0,
             "views": 1,
             "center": False,
         },

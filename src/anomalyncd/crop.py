@@ -181,6 +181,31 @@ def cut(
     return np.asarray(crop, dtype=np.uint8), crop_mask
 
 
+def cut_map(
+    scores: npt.NDArray[np.float32], image_size: tuple[int, int], square: tuple[int, int, int], size: int
+) -> npt.NDArray[np.float32]:
+    """The part of a map (h, w) that lies under a crop square of its image, as (size, size); its edge is repeated outside.
+
+    Examples:
+        >>> scores = np.float32([[0, 1], [0, 1]])
+        >>> cut_map(scores, (20, 20), (10, 0, 10), 2).tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
+    """
+    (rows, columns), (height, width) = scores.shape, image_size
+    left, top, side = square
+    x_step, y_step = side / size * columns / width, side / size * rows / height
+    # Centres of pixels on centres of pixels.
+    to_map = np.array(
+        [
+            [x_step, 0, left * columns / width + x_step / 2 - 0.5],
+            [0, y_step, top * rows / height + y_step / 2 - 0.5],
+        ]
+    )
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    part = cv2.warpAffine(scores, to_map, (size, size), flags=flags, borderMode=cv2.BORDER_REPLICATE)
+    return part.astype(np.float32, copy=False)
+
+
 def crop_square(box: tuple[int, int, int, int], image_size: tuple[int, int], rule: CropRule) -> tuple[int, int, int]:
     """The crop square (x, y, side) around a box (x, y, width, height), all in image pixels.
 

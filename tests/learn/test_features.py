@@ -6,7 +6,7 @@ import torch
 
 from anomalyncd.config import FeatureConfig
 from anomalyncd.errors import SettingsError
-from anomalyncd.learn.features import CropBatch, FeatureSpace, RegionEncoder, dilate, masked_mean, unit
+from anomalyncd.learn.features import CropBatch, FeatureSpace, RegionEncoder, dilate, focused, unit, weighted_mean
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
 SIDE, PATCH = 64, 16
@@ -140,22 +140,60 @@ def test_settings_that_do_not_fit_the_backbone_are_refused(vit):
         RegionEncoder(vit, FeatureConfig(block=4), input_size=SIDE)
 
 
-def test_masked_mean_against_a_loop():
+def test_weighted_mean_against_a_loop():
     rng = np.random.default_rng(0)
-    tokens, keep = rng.standard_normal((4, 6, 3)), rng.random((4, 6)) > 0.5
-    keep[2] = False
-    keep[3] = True
-    found = masked_mean(torch.from_numpy(tokens), torch.from_numpy(keep)).numpy()
+    tokens, weights = rng.standard_normal((4, 6, 3)), rng.random((4, 6))
+    weights[1, 2:] = 0
+    found = weighted_mean(torch.from_numpy(tokens), torch.from_numpy(weights)).numpy()
     for row in range(4):
-        chosen = [tokens[row, p] for p in range(6) if keep[row, p] or not keep[row].any()]
-        np.testing.assert_allclose(found[row], sum(chosen) / len(chosen))
+        total = sum(weights[row, p] * tokens[row, p] for p in range(6))
+        np.testing.assert_allclose(found[row], total / weights[row].sum())
+
+
+def test_focus_against_a_loop():
+    rng = np.random.default_rng(1)
+    keep, scores = rng.random((5, 7)) > 0.4, rng.random((5, 7)).astype(np.float32)
+    keep[:, 3] = True
+    keep[4] = np.arange(7) == 3
+    found = focused(torch.from_numpy(keep), torch.from_numpy(scores), 0.2).numpy()
+    for row in range(5):
+        kept = [scores[row, p] for p in range(7) if keep[row, p]]
+        for p in range(7):
+            below = (max(kept) - scores[row, p]) / (max(kept) - min(kept)) if len(kept) > 1 else 0
+            expected = np.exp(-below / 0.2) if keep[row, p] else 0.0
+            assert found[row, p] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_flat_map_changes_nothing_and_a_peak_draws_the_features_to_it(vit):
+    encoder = RegionEncoder(vit, FeatureConfig(views=2, focus=0.05), input_size=SIDE)
+    rng = np.random.default_rng(0)
+    crops = rng.integers(0, 255, (2, SIDE, SIDE, 3), dtype=np.uint8)
+    masks = np.ones((2, SIDE, SIDE), bool)
+    image_of = np.arange(2)
+
+    def parts(masks, maps):
+        batch = CropBatch(crops, masks, crops, masks.astype(np.float32), image_of, maps, maps)
+        return encoder.encode(batch)
+
+    plain = parts(masks, None)
+    flat = parts(masks, np.full((2, SIDE, SIDE), 0.3, np.float32))
+    peaked = np.zeros((2, SIDE, SIDE), np.float32)
+    peaked[:, :16, :16] = 1  # the first patch
+    small = np.zeros_like(masks)
+    small[:, :16, :16] = True
+    alone = parts(small, None)
+    drawn = parts(masks, peaked)
+    for name in plain:
+        np.testing.assert_allclose(flat[name], plain[name], atol=2e-3)
+        np.testing.assert_allclose(drawn[name], alone[name], atol=2e-3)
+        assert np.abs(drawn[name] - plain[name]).max() > 0.02
 
 
 def test_dilate_by_hand():
-    keep = torch.zeros(2, 12, dtype=torch.bool)
-    keep[0, 0] = True  # corner of a grid of 3 rows and 4 columns
-    wide = dilate(keep, (3, 4)).view(2, 3, 4)
-    assert wide[0].int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]]
+    weights = torch.zeros(2, 12)
+    weights[0, 0], weights[0, 1] = 1, 0.5  # corner of a grid of 3 rows and 4 columns
+    wide = dilate(weights, (3, 4)).view(2, 3, 4)
+    assert wide[0].tolist() == [[1, 1, 0.5, 0], [1, 1, 0.5, 0], [0, 0, 0, 0]]
     assert not wide[1].any()
 
 

@@ -15,7 +15,7 @@ import torch
 from ..config import Config
 from ..model.backbone import MaskGuidedViT
 from .bank import BankViews, CropReader, FreshViews, VectorViews, Views, fill_bank, open_bank
-from .cluster import centres, check_enough, kmeans
+from .cluster import centres, check_enough, kmeans, semi_supervised_kmeans
 from .features import FeatureSpace
 from .network import RegionNet, last_part
 from .trainer import train
@@ -32,12 +32,14 @@ class RegionSet:
     scores : (R,) float32 crop scores
     crops : reads one crop and its mask; only used when the last block is trained
     labels : (R,) int base class of each region, or None for regions to be discovered
+    pinned : (R,) bool, regions that are known to belong to the normal class, or None for none
     """
 
     parts: Parts
     scores: npt.NDArray[np.float32]
     crops: CropReader
     labels: npt.NDArray[np.int64] | None = None
+    pinned: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -122,7 +124,7 @@ def fit_classifier(
     ----------
     vit : the backbone that the parts come from; its last block is trained in place, if it is to be trained
     workspace : folder for a view bank, which is removed again
-    normal : which of the novel classes is the normal one (for pseudo-label correction), None for none
+    normal : which of the novel classes is the normal one (for pseudo-label correction), None for none; 0 with pinned regions
     on_view, on_epoch : called after each region of the bank and each epoch
     """
     check_enough(len(novel), n_classes)
@@ -131,7 +133,12 @@ def fit_classifier(
     sets = [novel] if base is None else [novel, base]
     n_base = 0 if base is None or base.labels is None else int(base.labels.max()) + 1
     labels = np.concatenate([np.full(len(s), -1) if s.labels is None else s.labels for s in sets])
-    scores = np.concatenate([s.scores for s in sets])
+    if novel.pinned is not None and learn.correction_threshold >= 0:
+        # Eq. 5 of the paper at its ends: the pseudo label of a pinned region is "normal", the others are left as they are.
+        learn = learn.model_copy(update={"correction_threshold": 1.0})
+        scores = np.concatenate([~novel.pinned, *(np.ones(len(s)) for s in sets[1:])]).astype(np.float32)
+    else:
+        scores = np.concatenate([s.scores for s in sets])
 
     space = FeatureSpace(config.features.weights())
     # A trained class token comes from tokens in every step; only the other parts stay as they are.
@@ -172,14 +179,23 @@ def _start_from_clusters(
     What has no members (regions that are all alike make fewer clusters than asked for) keeps its random direction.
     """
     features = space.transform(novel.parts)
+    pinned = np.zeros(len(novel), dtype=bool) if novel.pinned is None else novel.pinned
     known = np.empty((0, features.shape[1]), np.float32)
     if base is not None and base.labels is not None:
         known = centres(space.transform(base.parts), base.labels, int(base.labels.max()) + 1)
     for head in range(len(net.heads.directions)):
-        labels = kmeans(features, n_classes, seed=(seed * 1000 + head) % 2**32)
-        if normal is not None:
-            labels = _weakest_first(labels, novel.scores, n_classes, normal)
-        start = torch.from_numpy(np.concatenate([known, centres(features, labels, n_classes)]))
+        own_seed = (seed * 1000 + head) % 2**32
+        if pinned.any():
+            examples = features[pinned]
+            found = semi_supervised_kmeans(
+                features[~pinned], examples, np.zeros(len(examples), np.int64), n_classes - 1, own_seed
+            )
+        else:
+            labels = kmeans(features, n_classes, own_seed)
+            if normal is not None:
+                labels = _weakest_first(labels, novel.scores, n_classes, normal)
+            found = centres(features, labels, n_classes)
+        start = torch.from_numpy(np.concatenate([known, found]))
         directions = net.heads.directions[head].detach()
         start = start.to(directions.device)
         net.heads.start_from(head, torch.where(start.any(dim=1, keepdim=True), start, directions))

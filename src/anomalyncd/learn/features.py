@@ -26,6 +26,7 @@ class CropBatch:
     crops : (R, S, S, 3) uint8, and masks : (R, S, S) bool
     contexts : (I, T, T, 3) uint8, the whole images, and context_masks : (R, T, T) float32 0 … 1, the region in it
     image_of : (R,) int, the row of `contexts` that a region lies in
+    crop_maps : (R, S, S) and context_maps : (I, T, T) float32 0 … 1, the anomaly map in the same frames; None without maps
     """
 
     crops: npt.NDArray[np.uint8]
@@ -33,6 +34,8 @@ class CropBatch:
     contexts: npt.NDArray[np.uint8]
     context_masks: npt.NDArray[np.float32]
     image_of: npt.NDArray[np.int64]
+    crop_maps: npt.NDArray[np.float32] | None = None
+    context_maps: npt.NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.crops)
@@ -74,7 +77,7 @@ class RegionEncoder:
         for view in range(self.config.views):
             parts: dict[str, Tensor] = {}
             if self.config.class_token or self.config.patches:
-                parts |= self._crop_parts(batch.crops, batch.masks, view)
+                parts |= self._crop_parts(batch.crops, batch.masks, view, batch.crop_maps)
             if self.config.context or self.config.surround:
                 parts |= self._image_parts(batch, view)
             views.append(parts)
@@ -89,7 +92,11 @@ class RegionEncoder:
         return _stacked(views)
 
     def _crop_parts(
-        self, crops: npt.NDArray[np.uint8], all_masks: npt.NDArray[np.bool_], view: int
+        self,
+        crops: npt.NDArray[np.uint8],
+        all_masks: npt.NDArray[np.bool_],
+        view: int,
+        maps: npt.NDArray[np.float32] | None = None,
     ) -> dict[str, Tensor]:
         found: dict[str, list[Tensor]] = {}
         for start in range(0, len(crops), self.batch_size):
@@ -103,7 +110,8 @@ class RegionEncoder:
             else:  # fewer blocks, and without guidance, which (mode `class`) changes nothing for patches
                 patches, keep = self.vit.patch_tokens(images, self.block), self.vit.pool(masks)
             if self.config.patches:
-                found.setdefault("patches", []).append(masked_mean(patches, keep))
+                scores = None if maps is None else self._pooled(dihedral(centre(maps[chunk], self.input_size), view))
+                found.setdefault("patches", []).append(weighted_mean(patches, self._weights(keep, scores)))
         return {name: torch.cat(values) for name, values in found.items()}
 
     def _image_parts(self, batch: CropBatch, view: int) -> dict[str, Tensor]:
@@ -116,13 +124,26 @@ class RegionEncoder:
             rows = np.flatnonzero((batch.image_of >= start) & (batch.image_of < start + self.batch_size))
             tokens = tokens[torch.from_numpy(batch.image_of[rows] - start).to(self.device)]
             masks = mask_tensor(dihedral(batch.context_masks[rows], view), self.device)
-            keep = self.vit.pool(masks)
+            maps = batch.context_maps
+            scores = None if maps is None else self._pooled(dihedral(maps[batch.image_of[rows]], view))
+            weights = self._weights(self.vit.pool(masks), scores)
             if "context" in found:
-                found["context"][rows] = masked_mean(tokens, keep)
+                found["context"][rows] = weighted_mean(tokens, weights)
             if "surround" in found:
                 grid = (masks.shape[-2] // self.vit.patch_size[0], masks.shape[-1] // self.vit.patch_size[1])
-                found["surround"][rows] = masked_mean(tokens, dilate(keep, grid))
+                found["surround"][rows] = weighted_mean(tokens, dilate(weights, grid))
         return found
+
+    def _pooled(self, maps: npt.NDArray[np.float32]) -> Tensor:
+        """Mean of the maps over each patch: (B, H, W) → (B, P)."""
+        return F.avg_pool2d(mask_tensor(maps, self.device)[:, None], self.vit.patch_size).flatten(1)
+
+    def _weights(self, keep: Tensor, scores: Tensor | None) -> Tensor:
+        """How much each patch counts: (B, P) bool, and (B, P) scores or None → (B, P) float."""
+        keep = torch.where(keep.any(dim=1, keepdim=True), keep, torch.ones_like(keep))
+        if scores is None or not self.config.focus:
+            return keep.float()
+        return focused(keep, scores, self.config.focus)
 
 
 class FeatureSpace:
@@ -181,16 +202,36 @@ def unit(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return out
 
 
-def masked_mean(tokens: Tensor, keep: Tensor) -> Tensor:
-    """Mean of the kept tokens: (B, P, C) and (B, P) bool → (B, C); the mean of all where none is kept."""
-    weight = torch.where(keep.any(dim=1, keepdim=True), keep, torch.ones_like(keep)).to(tokens.dtype)
-    return torch.einsum("bp,bpc->bc", weight / weight.sum(dim=1, keepdim=True), tokens)
+def weighted_mean(tokens: Tensor, weights: Tensor) -> Tensor:
+    """Mean of tokens (B, P, C) with weights (B, P), of which each row has one above 0 → (B, C)."""
+    return torch.einsum("bp,bpc->bc", (weights / weights.sum(dim=1, keepdim=True)).to(tokens.dtype), tokens)
 
 
-def dilate(keep: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Kept patches and their eight neighbours: (B, P) bool → (B, P) bool."""
-    wide = F.max_pool2d(keep.float().view(-1, 1, *grid), kernel_size=3, stride=1, padding=1)
-    return wide.flatten(1) > 0
+def focused(keep: Tensor, scores: Tensor, focus: float) -> Tensor:
+    """Weights that follow the anomaly map: 1 at the peak of the kept patches, e times less for each share `focus` of their
+    span below it, so that the lowest one has exp(−1/focus).
+
+    A mask that took in some of the normal surface then says little about it. The span is each region's own, because
+    detectors, and images, differ in how far a peak stands out.
+
+    Parameters
+    ----------
+    keep : (B, P) bool, at least one in each row; scores : (B, P) map values
+
+    Examples
+    --------
+    >>> focused(torch.tensor([[True, True, True, False]]), torch.tensor([[0.5, 0.4, 0.3, 0.9]]), 0.5)
+    tensor([[1.0000, 0.3679, 0.1353, 0.0000]])
+    """
+    peak = scores.masked_fill(~keep, -torch.inf).amax(dim=1, keepdim=True)
+    span = peak - scores.masked_fill(~keep, torch.inf).amin(dim=1, keepdim=True)
+    below = torch.where(keep & (span > 0), (peak - scores) / span, torch.zeros_like(scores))
+    return torch.where(keep, (-below / focus).exp(), torch.zeros_like(scores))
+
+
+def dilate(weights: Tensor, grid: tuple[int, int]) -> Tensor:
+    """The largest weight among each patch and its eight neighbours: (B, P) → (B, P)."""
+    return F.max_pool2d(weights.view(-1, 1, *grid), kernel_size=3, stride=1, padding=1).flatten(1)
 
 
 def image_tensor(images: npt.NDArray[np.uint8], device: torch.device) -> Tensor:

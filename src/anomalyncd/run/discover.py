@@ -186,25 +186,20 @@ class Discover:
 
     def _train(self, novel: RegionStore, base: RegionSet | None) -> None:
         scores = np.array([region.score for region in novel.regions], dtype=np.float32)
-        if self.model.binarizer is not None and self.config.has_normal and not self.model.learns_normal:
-            self.model.gate = false_alarm_threshold([r.score for r in novel.images if not r.error])
         order = by_content(novel.regions)
-        real = order[scores[order] >= self.model.gate]
-        count = self.model.n_region_classes
-        if len(real) < count <= len(novel.regions):
-            self.progress.warn(
-                f"only {len(real)} regions score clearly higher than the rest, fewer than the {count} classes asked for: "
-                "weak regions are not taken for false alarms this time."
-            )
-            self.model.gate, real = 0.0, order
-        check_enough(len(real), count)
-        chosen = RegionSet(
-            {name: values[real] for name, values in novel.parts.items()}, scores[real],
-            lambda index: novel.crop(int(real[index])),
-        )  # fmt: skip
+        weak = self._false_alarms(novel, scores)[order]
         learn = self.config.learn
+        pinned = weak if learn.normal == "pinned" and weak.any() else None
+        self.model.learns_normal |= pinned is not None
+        used = order[~weak] if pinned is None else order
+        count = self.model.n_region_classes
+        check_enough(int((~weak).sum()), count - (pinned is not None))
+        chosen = RegionSet(
+            {name: values[used] for name, values in novel.parts.items()}, scores[used],
+            lambda index: novel.crop(int(used[index])), pinned=pinned,
+        )  # fmt: skip
         banked = learn.train_last_block and learn.views != "fresh"
-        n_views = len(real) + (0 if base is None else len(base)) if banked else 0
+        n_views = len(used) + (0 if base is None else len(base)) if banked else 0
         with self.progress.task("Views", n_views) as on_view, self.progress.task("Learning", learn.epochs) as on_epoch:
             self.model.classifier = fit_classifier(
                 chosen, base, count, self.config, self._vit(), workspace=self.folder.path / novel.tokens,
@@ -213,6 +208,30 @@ class Discover:
             )  # fmt: skip
         if learn.epochs:
             self.folder.write_text(HISTORY, to_csv(pd.DataFrame(self.model.classifier.history)))
+
+    def _false_alarms(self, novel: RegionStore, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+        """Decide how false alarms are known in this run; returns (R,) bool, the regions that score too low to be defects.
+
+        With masks every region is a defect. With maps the score tells false alarms, unless the normal class is learned
+        without examples, as it is where images without a region are learned too.
+        """
+        self.model.learns_normal = self.config.has_normal and (
+            self.config.crop.no_region == "learned"
+            or (self.config.learn.normal == "class" and self.model.binarizer is not None)
+        )
+        if self.model.binarizer is None or not self.config.has_normal or self.model.learns_normal:
+            return np.zeros(len(scores), dtype=bool)
+        self.model.gate = false_alarm_threshold([r.score for r in novel.images if not r.error])
+        weak: npt.NDArray[np.bool_] = scores < self.model.gate
+        count, n_strong = self.model.n_region_classes, int((~weak).sum())
+        if n_strong < count <= len(scores):
+            self.progress.warn(
+                f"only {n_strong} regions score clearly higher than the rest, fewer than the {count} classes asked for: "
+                "weak regions are not taken for false alarms this time."
+            )
+            self.model.gate = 0.0
+            weak = np.zeros(len(scores), dtype=bool)
+        return weak
 
     def _encode_again(self, novel: RegionStore) -> dict[str, npt.NDArray[np.float16]]:
         """Class tokens of all regions with the trained last block; the other parts did not change."""
@@ -253,7 +272,7 @@ class Discover:
         return [
             FORMAT, __version__, model.model_dump(mode="json"), self.config.crop.model_dump(),
             None if model.weights is None else file_identity(model.weights),
-            sorted(features.weights()), features.block, features.views,
+            sorted(features.weights()), features.block, features.views, features.focus,
         ]  # fmt: skip
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:

@@ -12,13 +12,15 @@ import numpy.typing as npt
 
 from ..binarize.base import Binarizer
 from ..config import Config
-from ..crop import CropRule, Region, cut, find_regions, whole_region
+from ..crop import CropRule, Region, cut, cut_map, find_regions, whole_region
 from ..data.images import read_image
 from ..data.maps import read_mask
 from ..errors import BadFileError
 from ..learn.features import CropBatch, RegionEncoder
 from .maps import FloatMap, binarize_map, note_on_map, prepare_map
 from .records import ImageRecord, Item, RegionRecord
+
+FLAT = np.ones((1, 1), np.float32)
 
 
 @dataclass
@@ -55,6 +57,8 @@ class Extractor:
         """Work on a few images at once; a file that cannot be read is noted, not raised."""
         out = Extracted()
         crops, masks, image_of = [], [], []
+        crop_maps: list[FloatMap] = []
+        context_maps: list[FloatMap] = []
         contexts: list[npt.NDArray[np.uint8]] = []
         context_masks: list[FloatMap] = []
         for index, item in enumerate(items, start=first_index):
@@ -63,7 +67,7 @@ class Extractor:
             try:
                 image = read_image(item.image)
                 record.height, record.width = image.shape[:2]
-                regions, components, mask = self._regions(item, record)
+                regions, components, mask, scores = self._regions(item, record)
             except BadFileError as error:
                 record.error = str(error)
                 continue
@@ -79,22 +83,26 @@ class Extractor:
                 masks.append(crop_mask)
                 context_masks.append(context_mask)
                 image_of.append(len(contexts))
+                crop_maps.append(cut_map(scores, image.shape[:2], region.square, self.config.crop.size))
                 digest = hashlib.blake2b(crop.tobytes() + crop_mask.tobytes(), digest_size=16).hexdigest()
                 out.regions.append(
                     RegionRecord(index, item.id, number, region.box, region.square, region.area, region.score, digest)
                 )
             if regions:
                 contexts.append(_shrink(image, self.config.model.input_size))
+                context_maps.append(_shrink_mask(scores, self.config.model.input_size))
         if crops:
             out.batch = CropBatch(
-                np.stack(crops), np.stack(masks), np.stack(contexts), np.stack(context_masks), np.array(image_of)
-            )
+                np.stack(crops), np.stack(masks), np.stack(contexts), np.stack(context_masks), np.array(image_of),
+                np.stack(crop_maps), np.stack(context_maps),
+            )  # fmt: skip
             out.parts = self.encoder.encode(out.batch)
         return out
 
     def _regions(
         self, item: Item, record: ImageRecord
-    ) -> tuple[list[Region], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None]:
+    ) -> tuple[list[Region], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None, FloatMap]:
+        """Regions, components, mask (or None), and the map on the fitted range, which is flat where there is none."""
         size = (record.height, record.width)
         mask: npt.NDArray[np.bool_] | None = None
         scores: FloatMap | None = None
@@ -109,11 +117,11 @@ class Extractor:
             if self.config.has_normal and scores is None:
                 record.score, scores = 0.0, np.zeros((1, 1), np.float32)
             if self.config.has_normal and self.config.crop.no_region == "normal":
-                return [], np.zeros((1, 1), np.int32), mask
+                return [], np.zeros((1, 1), np.int32), mask, FLAT
             regions, components = whole_region(size, scores)
-            return regions, components, mask
+            return regions, components, mask, FLAT if scores is None else scores
         regions, components = find_regions(mask, size, rule=self.rule, scores=scores)
-        return regions[: self.config.crop.max_regions], components, mask
+        return regions[: self.config.crop.max_regions], components, mask, FLAT if scores is None else scores
 
 
 def is_readable(item: Item) -> bool:
@@ -134,7 +142,7 @@ def _shrink(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
     return cv2.resize(image, (size, size), interpolation=method).astype(np.uint8, copy=False)
 
 
-def _shrink_mask(mask: npt.NDArray[np.bool_], size: int) -> npt.NDArray[np.float32]:
-    """Share of each pixel that the region covers, so that a small region does not vanish."""
+def _shrink_mask(mask: npt.NDArray[np.bool_] | FloatMap, size: int) -> FloatMap:
+    """Share of each pixel that the region covers, so that a small region does not vanish; or the mean of a map."""
     method = cv2.INTER_AREA if max(mask.shape) > size else cv2.INTER_LINEAR
     return cv2.resize(mask.astype(np.float32), (size, size), interpolation=method).astype(np.float32, copy=False)

@@ -28,7 +28,7 @@ from .maps import binarizer_for
 from .records import RegionRecord
 
 Say = Callable[[str], None]  # called with one line before slow steps, such as a download
-FORMAT = 1  # of all that a run folder holds
+FORMAT = 2  # of all that a run folder holds
 
 
 @dataclass
@@ -39,6 +39,7 @@ class DiscoveryModel:
     classifier : None when there was no region to learn from
     binarizer : fitted on the maps, None when masks were given
     gate : regions with a lower score are false alarms
+    learns_normal : whether the classifier's first class is the normal one
     names : label → name of the class
     """
 
@@ -46,6 +47,7 @@ class DiscoveryModel:
     classifier: Classifier | None = None
     binarizer: Binarizer | None = None
     gate: float = 0.0
+    learns_normal: bool = False
     names: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,15 +59,6 @@ class DiscoveryModel:
         """Labels (K,) in the order of the columns of all probabilities."""
         count = self.config.n_classes or 0
         return np.arange(count) if self.config.has_normal else np.arange(1, count + 1)
-
-    @property
-    def learns_normal(self) -> bool:
-        """Whether the classifier's first class is the normal one. With masks every region is a defect, so it is not, unless
-        images without a region are learned too."""
-        if not self.config.has_normal:
-            return False
-        from_maps = self.config.learn.normal == "class" and self.binarizer is not None
-        return from_maps or self.config.crop.no_region == "learned"
 
     @property
     def n_region_classes(self) -> int:
@@ -112,6 +105,7 @@ class DiscoveryModel:
             "classifier": self.classifier.settings() if self.classifier else None,
             "binarizer": self.binarizer.get_state() if self.binarizer else None,
             "gate": self.gate,
+            "learns_normal": self.learns_normal,
             "names": {str(k): name for k, name in self.names.items()},
         }
         data: bytes = safetensors.numpy.save(tensors, metadata={"anomalyncd": json.dumps(meta)})
@@ -136,7 +130,7 @@ class DiscoveryModel:
             classifier = Classifier.restore(tensors, meta["classifier"]) if meta["classifier"] else None
             binarizer = restore_binarizer(config, meta["binarizer"]) if meta["binarizer"] else None
             own_names = {int(k): name for k, name in meta["names"].items()}
-            model = cls(config, classifier, binarizer, meta["gate"], own_names)
+            model = cls(config, classifier, binarizer, meta["gate"], meta["learns_normal"], own_names)
         except RunError:
             raise
         except Exception as error:  # damage shows in many ways, and all mean the same to the user
