@@ -22,7 +22,8 @@ class MuSc(TokenDetector):
 
     Parameters
     ----------
-    windows : neighbourhoods r that patches are averaged over; scores are averaged over them and over the blocks
+    windows : neighbourhoods r that patches are averaged over; scores are averaged over them and over the blocks. MuSc's own
+        are (1, 3, 5); patches of 14 px that have seen each other need no wider ones, which cost time and sharpness
     max_references : at most this many images, evenly spread, are compared with
     max_images : at most this many images are held in memory and compared with each other; the references are taken from
         them, and images that come later are compared with these
@@ -36,8 +37,8 @@ class MuSc(TokenDetector):
     def __init__(
         self,
         *,
-        windows: Sequence[int] = (1, 3, 5),
-        max_references: int = 200,
+        windows: Sequence[int] = (1,),
+        max_references: int = 400,
         max_images: int = 1000,
         neighbours: Sequence[int] = (1, 2, 3),
         **settings: object,
