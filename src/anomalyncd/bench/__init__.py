@@ -1,0 +1,1 @@
+"""Named experiments, the paper's figures as data, and rivals."""
