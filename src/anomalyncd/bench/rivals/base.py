@@ -1,0 +1,233 @@
+"""What all rivals share: inputs in, K clusters over all images out, normal counted as one class like any other."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ...data.dataset import load_dataset
+from ...data.images import read_image
+from ...data.maps import read_mask
+from ...errors import BadFileError, DataError, SettingsError
+from ...learn.cluster import by_size
+from ...model.backbone import MaskGuidedViT, load_vit, resolve_name
+from ...model.device import choose_device
+from ...progress import Silent
+from ...run.detect import normal_items
+from ...run.inputs import Base, BaseSet, Inputs, Sources, gather, gather_base
+from ...run.maps import prepare_map
+from ...run.records import ImageRecord, Item, report_files
+from ...run.store import content_order
+from .cache import Cache
+
+T = TypeVar("T")
+R = TypeVar("R", bound="Rival")
+Given = Literal["maps", "masks"]
+Features = npt.NDArray[np.float32]
+Probabilities = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rival works on, all lists in an order by content, so that no file name has a say in a result.
+
+    items : images that can be read; given : whether they came with maps, masks or neither
+    base : labelled defects of other products, or None; normal : images of normal products, perhaps none
+    cache : keeps costly arrays
+    """
+
+    items: list[Item]
+    given: Given | None
+    base: BaseSet | None
+    normal: list[Item]
+    cache: Cache
+
+
+class Rival(ABC):
+    """A method that puts images into K clusters; the interface is that of `AnomalyNCD`.
+
+    Parameters
+    ----------
+    n_classes : how many clusters, the normal class counted
+    random_state : seed of every random choice but the views that are kept in the cache, which are the same for all seeds
+    backbone, device, progress : as for `AnomalyNCD`
+
+    Attributes
+    ----------
+    labels_ : (N,) int64, cluster of each image that could be read, 0 … K−1 from the largest to the smallest
+    probabilities_ : (N, K) float64, one-hot where the method gives no probabilities
+    classes_ : (K,) int64
+    features_ : (N, d) float32, what was clustered
+    images_ : table with `image`, `label`, and `true_label` where folders tell
+    seconds_ : stage → time that it took in this call
+    skipped_ : id → reason, for files that could not be read
+    """
+
+    name: ClassVar[str]
+    uses_base: ClassVar[bool] = False
+    uses_normal: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        n_classes: int,
+        *,
+        random_state: int = 0,
+        backbone: str | None = None,
+        device: str = "auto",
+        progress: Silent | None = None,
+    ) -> None:
+        self.n_classes = n_classes
+        self.random_state = random_state
+        self.backbone = backbone
+        self.device = device
+        self.progress = progress or Silent()
+
+    def fit(
+        self: R,
+        images: Sources,
+        *,
+        maps: Sources | None = None,
+        masks: Sources | None = None,
+        base: Base | None = None,
+        normal: str | Path | None = None,
+        run: str | Path | None = None,
+    ) -> R:
+        """Cluster all images; arguments as for `AnomalyNCD.fit`, of which each rival uses what its paper has a place for.
+
+        run : folder of the rivals' own for costly tokens, so that another seed or another rival does not compute them again
+        """
+        if isinstance(self.n_classes, bool) or not isinstance(self.n_classes, int | np.integer) or self.n_classes < 2:
+            raise SettingsError(
+                f"n_classes must be a whole number of at least 2, normal counted, but got {self.n_classes!r}."
+            )
+        self.seconds_: dict[str, float] = {}
+        self._loaded: MaskGuidedViT | None = None
+        inputs = _gathered(images, maps, masks)
+        labelled = gather_base(base)
+        normal_images = normal_items(Path(normal)) if normal is not None else []
+        for note in inputs.notes:
+            self.progress.warn(note)
+        with tempfile.TemporaryDirectory(prefix="anomalyncd-") as workspace:
+            folder = Path(workspace if run is None else run)
+            inputs.check_outside(folder)
+            order = content_order(inputs.items)
+            records = [
+                ImageRecord(index, inputs.items[index].id, error=_problem(inputs.items[index])) for index in order
+            ]
+            self.skipped_ = report_files(sorted(records, key=lambda record: record.index), self.progress)
+            kept = [record.index for record in records if not record.error]
+            if len(kept) < self.n_classes:
+                raise DataError(
+                    f"{self.name}: found {len(kept)} image{'s' * (len(kept) != 1)}, but {self.n_classes} classes were asked "
+                    "for. Give more images or ask for fewer classes."
+                )
+            job = Job(
+                [inputs.items[index] for index in kept], _given(inputs, masks),
+                self._sorted_base(labelled) if labelled is not None and self.uses_base else None,
+                self._sorted(normal_images) if self.uses_normal else [], Cache(folder),
+            )  # fmt: skip
+            features, probabilities = self._discover(job)
+        self._store(inputs, np.array(kept), features, probabilities)
+        return self
+
+    @abstractmethod
+    def _discover(self, job: Job) -> tuple[Features, Probabilities]:
+        """What was clustered (N, d), and probabilities (N, K), for the items of the job."""
+
+    @property
+    def _vit(self) -> MaskGuidedViT:
+        """A fresh backbone without mask guidance, the same one within a call of `fit`."""
+        if self._loaded is None:
+            vit = load_vit(self._backbone_name, progress=self.progress.say)
+            self._loaded = MaskGuidedViT(vit, guidance="none").to(choose_device(self.device)).eval()
+        return self._loaded
+
+    @property
+    def _backbone_name(self) -> str:
+        return resolve_name(self.backbone or "auto")
+
+    def _timed(self, stage: str, work: Callable[[], T]) -> T:
+        started = time.perf_counter()
+        out = work()
+        self.seconds_[stage] = self.seconds_.get(stage, 0.0) + time.perf_counter() - started
+        return out
+
+    def _sorted(self, items: Sequence[Item]) -> list[Item]:
+        """Those that can be read, by content."""
+        records = [ImageRecord(index, item.id, error=_problem(item)) for index, item in enumerate(items)]
+        report_files(records, self.progress)
+        return [items[index] for index in content_order(items) if not records[index].error]
+
+    def _sorted_base(self, base: BaseSet) -> BaseSet:
+        label_of = {id(item): label for item, label in zip(base.items, base.labels, strict=True)}
+        items = self._sorted(base.items)
+        # Classes are numbered again, because one of which no image can be read would leave a gap.
+        _, labels = np.unique([label_of[id(item)] for item in items], return_inverse=True)
+        return BaseSet([replace(item, mask=None) for item in items], labels.astype(np.int64))
+
+    def _store(
+        self, inputs: Inputs, kept: npt.NDArray[np.int64], features: Features, probabilities: Probabilities
+    ) -> None:
+        """Number the clusters by size, and put the rows back into the order in which the images were given."""
+        count = self.n_classes
+        found = probabilities.argmax(axis=1)
+        rank = by_size(np.concatenate([found, np.arange(count)]), count)[-count:]
+        back = np.argsort(kept)
+        columns = np.argsort(rank)
+        self.probabilities_ = probabilities[back][:, columns]
+        self.labels_: npt.NDArray[np.int64] = rank[found][back]
+        self.features_ = features[back].astype(np.float32, copy=False)
+        self.classes_ = np.arange(count, dtype=np.int64)
+        names = [inputs.items[index].id for index in kept[back]]
+        self.images_ = pd.DataFrame({"image": names, "label": self.labels_})
+        if inputs.truth:
+            self.images_["true_label"] = [inputs.truth.get(name) for name in names]
+
+
+def one_hot(labels: npt.NDArray[np.int64], count: int) -> Probabilities:
+    """(N,) cluster numbers → (N, count), 1 in the column of the cluster.
+
+    Examples
+    --------
+    >>> one_hot(np.array([1, 0]), 2).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    out: Probabilities = np.eye(count)[labels]
+    return out
+
+
+def _gathered(images: Sources, maps: Sources | None, masks: Sources | None) -> Inputs:
+    """As the estimator gathers, but neither maps nor masks are needed; a table may bring them along."""
+    bare = maps is None and masks is None
+    if bare and isinstance(images, str | Path) and Path(images).suffix.lower() == ".csv":
+        dataset = load_dataset(images)
+        bare = not (dataset.has_maps or dataset.has_masks)
+    return gather(images, maps, masks, detected=bare)
+
+
+def _given(inputs: Inputs, masks: Any) -> Given | None:
+    if any(item.map is not None for item in inputs.items):
+        return "maps"
+    return "masks" if masks is not None or any(item.mask is not None for item in inputs.items) else None
+
+
+def _problem(item: Item) -> str:
+    """Why a file of an image cannot be read, empty if it can."""
+    try:
+        read_image(item.image)
+        if item.map is not None:
+            prepare_map(item.map, 0)
+        if item.mask is not None:
+            read_mask(item.mask)
+    except BadFileError as error:
+        return str(error)
+    return ""

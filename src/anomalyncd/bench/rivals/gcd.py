@@ -1,0 +1,63 @@
+"""Generalized Category Discovery (Vaze et al., CVPR 2022): contrastive training, then semi-supervised k-means.
+
+L = (1 − λ) L_u + λ L_s, λ = 0.35: the self-supervised contrastive loss of all images and the supervised one of the
+labelled base set, on a projection of the class token; the last block and the projector are trained. Then k-means over base
+and other images together, the base images held in the clusters of their classes.
+
+The base classes are other products' defects, so no image to be discovered belongs to one: each ends in the nearest of the K
+new clusters. Without a base set what is left is L_u and plain k-means. The projection has 256 numbers, where its public code
+has 65 536. See `training` for what differs on a CPU.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ...learn.cluster import semi_supervised_kmeans, squared_distances
+from ...learn.network import RegionNet, ViewBatch
+from .base import Features, Job, Probabilities, one_hot
+from .training import TrainedRival
+
+RESTARTS = 100
+
+
+class GCD(TrainedRival):
+    """GCD; parameters as in `TrainedRival`.
+
+    Examples
+    --------
+    >>> images = [np.full((32, 32, 3), value, np.uint8) for value in (10, 12, 200, 202)]
+    >>> model = GCD(2, backbone="tiny", size=32, epochs=1, bank_views=2, learning_rate=0.001).fit(images)
+    >>> model.labels_.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+    True
+    """
+
+    name: ClassVar[str] = "gcd"
+
+    def _discover(self, job: Job) -> tuple[Features, Probabilities]:
+        n_base = 0 if job.base is None else int(job.base.labels.max()) + 1
+        net = self._network(ContrastiveNet, n_base + self.n_classes)
+        features, known = self._learn(job, net, n_base, entropy_weight=0.0)
+        known_labels = np.empty(0, np.int64) if job.base is None else job.base.labels
+
+        def cluster() -> npt.NDArray[np.int64]:
+            centres = semi_supervised_kmeans(
+                features, known, known_labels, self.n_classes, self.random_state, restarts=RESTARTS
+            )
+            nearest: npt.NDArray[np.int64] = squared_distances(features, centres[n_base:]).argmin(axis=1)
+            return nearest
+
+        return features, one_hot(self._timed("clusters", cluster), self.n_classes)
+
+
+class ContrastiveNet(RegionNet):
+    """GCD has no classifier: constant logits have no gradient, which leaves the contrastive terms of the objective."""
+
+    def forward(self, batch: ViewBatch) -> tuple[Tensor, Tensor]:
+        _, projections = super().forward(batch)
+        return torch.zeros(1, len(projections), self.heads.directions.shape[1], device=projections.device), projections

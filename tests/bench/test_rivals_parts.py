@@ -1,0 +1,202 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anomalyncd.bench.rivals.anomaly_clustering import (
+    AnomalyClustering,
+    SemiSupervisedAnomalyClustering,
+    covered_weights,
+    mean_nearest_distances,
+    nearest_distances,
+    softmax_weights,
+    unit,
+    weighted_embedding,
+)
+from anomalyncd.bench.rivals.cache import Cache
+from anomalyncd.bench.rivals.gcd import GCD, ContrastiveNet
+from anomalyncd.bench.rivals.patches import on_grid
+from anomalyncd.bench.rivals.training import WholeViews
+from anomalyncd.bench.rivals.uniformaly import UniFormaly, top_patches
+from anomalyncd.detect.patchcore import PatchBank
+from anomalyncd.learn.losses import info_nce, supervised_contrastive
+from anomalyncd.learn.network import ViewBatch
+from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
+from anomalyncd.run.records import Item
+
+
+def slow_unit(rows):
+    return [[x / math.sqrt(sum(y * y for y in row)) for x in row] for row in rows]
+
+
+def slow_distance(a, b):
+    return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b, strict=True)))
+
+
+def slow_mean_nearest(images, n_references):
+    out = []
+    for i, image in enumerate(images):
+        others = [j for j in range(n_references) if j != i]
+        out.append([sum(min(slow_distance(z, w) for w in images[j]) for j in others) / len(others) for z in image])
+    return out
+
+
+@pytest.mark.parametrize("n_references", [2, 5, 7, 100])
+def test_mutual_distances_equal_the_slow_ones(n_references, monkeypatch):
+    monkeypatch.setattr("anomalyncd.bench.rivals.anomaly_clustering.COMPARED", 3)
+    tokens = np.random.default_rng(0).normal(size=(7, 4, 5)).astype(np.float16)
+    slow = slow_mean_nearest([slow_unit(image) for image in tokens.astype(float).tolist()], min(n_references, 7))
+    calls = []
+    fast = mean_nearest_distances(tokens, n_references, on_image=lambda: calls.append(1))
+    np.testing.assert_allclose(fast, slow, atol=1e-3)
+    assert len(calls) == 7
+
+
+def test_distances_to_normal_patches_equal_the_slow_ones():
+    rng = np.random.default_rng(1)
+    tokens, normal = (rng.normal(size=(n, 4, 5)).astype(np.float16) for n in (3, 2))
+    known = slow_unit(normal.astype(float).reshape(-1, 5).tolist())
+    slow = [
+        [min(slow_distance(z, w) for w in known) for z in slow_unit(image)] for image in tokens.astype(float).tolist()
+    ]
+    fast = nearest_distances(tokens, PatchBank(unit(normal).flatten(0, 1)), on_image=lambda: None)
+    np.testing.assert_allclose(fast, slow, atol=1e-3)
+
+
+def test_weights_and_embedding_equal_the_slow_ones():
+    distances = np.random.default_rng(2).uniform(0, 1, (3, 4)).astype(np.float32)
+    alpha = softmax_weights(distances, temperature=0.3)
+    sigma = math.sqrt(sum((x - distances.mean()) ** 2 for x in distances.ravel()) / 12)
+    for row, found in zip(distances.tolist(), alpha, strict=True):
+        powers = [math.exp(x / (0.3 * sigma)) for x in row]
+        assert found == pytest.approx([p / sum(powers) for p in powers], rel=1e-4)
+    z = np.random.default_rng(3).normal(size=(4, 5)).astype(np.float32)
+    by_hand = sum(alpha[0][m] * z[m] for m in range(4))
+    np.testing.assert_allclose(weighted_embedding(alpha[0], torch.from_numpy(z)), by_hand, rtol=1e-5)
+
+
+def test_a_low_temperature_takes_the_farthest_patch_and_a_high_one_the_mean():
+    distances = np.float32([[0.1, 0.9, 0.2]])
+    assert softmax_weights(distances, 1e-4)[0].tolist() == [0, 1, 0]
+    assert softmax_weights(distances, 1e4)[0] == pytest.approx(np.full(3, 1 / 3), abs=1e-3)
+    assert softmax_weights(np.ones((2, 4), np.float32), 1.0) == pytest.approx(np.full((2, 4), 0.25))
+    assert covered_weights(np.zeros((1, 4), np.float32))[0] == pytest.approx(np.full(4, 0.25))
+
+
+def images_with_a_corner(n):
+    """Images that differ in one corner only, and masks of it."""
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 255, (64, 64, 3), dtype=np.uint8) for _ in range(n)]
+    masks = [np.zeros((64, 64), bool) for _ in range(n)]
+    for mask in masks[1:]:
+        mask[:16, :16] = True  # one patch of the tiny backbone
+    return images, masks
+
+
+@pytest.mark.parametrize("kind", [AnomalyClustering, SemiSupervisedAnomalyClustering, UniFormaly])
+def test_given_masks_choose_the_patches(kind):
+    images, masks = images_with_a_corner(4)
+    model = kind(2, backbone="tiny", size=64).fit(images, masks=[None, *masks[1:]])
+    vit = MaskGuidedViT(tiny_vit(), guidance="none")
+    blocks = [2, 3, 4] if kind is UniFormaly else [3]
+    with torch.inference_mode():
+        found = vit.block_tokens(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2), blocks)
+    tokens = torch.stack([found[block][:, 1:] for block in blocks]).mean(0)
+    tokens = tokens if kind is UniFormaly else torch.nn.functional.normalize(tokens, dim=-1)
+    expected = torch.stack([tokens[0].mean(0), *tokens[1:, 0]])
+    np.testing.assert_allclose(model.features_, expected, atol=5e-3)
+
+
+def test_given_maps_are_used_only_where_asked_for():
+    images, masks = images_with_a_corner(5)
+    maps = [mask.astype(np.float32) for mask in masks]
+    settings_ = {"backbone": "tiny", "size": 64}
+    bare = AnomalyClustering(2, **settings_).fit(images)
+    own = AnomalyClustering(2, **settings_).fit(images, maps=maps)
+    taken = AnomalyClustering(2, weights="given", temperature=1e-3, **settings_).fit(images, maps=maps)
+    corner = AnomalyClustering(2, **settings_).fit(images, masks=masks)
+    np.testing.assert_array_equal(own.features_, bare.features_)
+    np.testing.assert_allclose(taken.features_[1:], corner.features_[1:], atol=1e-5)
+    assert np.abs(own.features_ - taken.features_).max() > 1e-2
+    top = UniFormaly(2, top_share=1 / 16, **settings_).fit(images, maps=maps)
+    masked = UniFormaly(2, **settings_).fit(images, masks=masks)
+    np.testing.assert_allclose(top.features_[1:], masked.features_[1:], atol=1e-5)
+
+
+def test_maps_with_holes_and_of_any_size_fit_the_grid():
+    values = np.full((3, 5), 2.0, np.float32)
+    values[0, 0] = np.nan
+    values[2, 4] = 8
+    image = np.zeros((4, 4, 3), np.uint8)
+    row = on_grid([Item("a", image, map=values), Item("b", image)], (2, 2))
+    assert row[0].tolist() == [2, 2, 2, pytest.approx((5 * 2 + 8) / 6)]
+    assert row[1].tolist() == [0, 0, 0, 0]
+
+
+@given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(0, 9))
+def test_top_patches_are_the_highest(count, share, seed):
+    scores = np.random.default_rng(seed).permutation(count).astype(np.float32)[None]
+    keep = top_patches(scores, share)[0]
+    assert keep.sum() == max(1, round(share * count))
+    assert keep.all() or scores[0][keep].min() > scores[0][~keep].max()
+
+
+def test_gcd_minimises_the_contrastive_losses_alone():
+    """Its gradient through the shared objective is that of (1 − λ) L_u + λ L_s."""
+    from anomalyncd.learn.losses import Temperatures, objective
+
+    torch.manual_seed(0)
+    net = ContrastiveNet(48, 5, 1, vit=MaskGuidedViT(tiny_vit(), guidance="none"))
+    one, two = (ViewBatch(None, torch.randn(6, 5, 48), torch.ones(6, 0, dtype=torch.bool)) for _ in range(2))
+    labels = torch.tensor([0, 1, 1, -1, -1, -1])
+    weight = net.projector[0].weight
+    (logits_one, z_one), (logits_two, z_two) = net(one), net(two)
+    parts, _ = objective(
+        (logits_one, logits_two), (z_one, z_two), labels, torch.ones(6), n_base=2, normal=None,
+        temperatures=Temperatures(), supervised_weight=0.35, entropy_weight=0.0,
+    )  # fmt: skip
+    expected = 0.65 * info_nce(z_one, z_two, 1.0) + 0.35 * supervised_contrastive(
+        z_one[:3], z_two[:3], labels[:3], 0.07
+    )
+    found, wanted = (torch.autograd.grad(loss, weight, retain_graph=True)[0] for loss in (parts.total, expected))
+    torch.testing.assert_close(found, wanted)
+    assert found.abs().sum() > 0
+
+
+def test_views_of_several_banks_are_joined_in_order():
+    rng = np.random.default_rng(0)
+    banks = [rng.normal(size=(n, 3, 2, 4)).astype(np.float16) for n in (3, 2)]
+    views = WholeViews(banks, torch.device("cpu"))
+    joined = np.concatenate(banks)
+    indices = np.array([4, 0, 3, 2])
+    one, two = views.pair(indices, np.random.default_rng(5))
+    assert len(views) == 5
+    for row, index in enumerate(indices):
+        matches = [(joined[index, v] == one.tokens[row].numpy()).all() for v in range(3)]
+        others = [(joined[index, v] == two.tokens[row].numpy()).all() for v in range(3)]
+        assert sum(matches) == sum(others) == 1 and matches != others
+
+
+def test_the_cache_makes_each_key_once(tmp_path):
+    cache = Cache(tmp_path)
+    made = []
+
+    def make(value):
+        made.append(value)
+        return np.full(2, value)
+
+    assert cache.array("a", {"k": 1}, lambda: make(1)).tolist() == [1, 1]
+    assert Cache(tmp_path).array("a", {"k": 1}, lambda: make(2)).tolist() == [1, 1]
+    assert cache.array("a", {"k": 2}, lambda: make(3)).tolist() == [3, 3]
+    assert made == [1, 3]
+
+
+def test_gcd_never_answers_with_a_base_class(tmp_path):
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 255, (32, 32, 3), dtype=np.uint8) for _ in range(8)]
+    base = (images[:6], [None] * 6, list("aabbcc"))  # the very images: a base cluster is nearest to them
+    model = GCD(2, backbone="tiny", size=32, epochs=1, bank_views=2, learning_rate=1e-3).fit(images, base=base)
+    assert set(model.labels_) <= {0, 1} and model.probabilities_.shape == (8, 2)
