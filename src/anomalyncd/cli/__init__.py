@@ -7,9 +7,12 @@ import warnings
 import typer
 
 from ..errors import AnomalyNCDError
+from . import bench
 from .commands import app
 
 __all__ = ["app", "main"]
+
+app.add_typer(bench.app, name="bench")
 
 STOPPED = 130  # what typer exits with on Ctrl-C
 

@@ -1,0 +1,189 @@
+"""An experiment as YAML says it: which rows on which data, what is measured, and where the paper prints the same."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from ..config import Preset, Section, make_config
+from ..errors import SettingsError
+from ..run.detect import setting_names
+from .rivals import RIVALS, rival
+
+OURS, PAPER_ONLY = "anomalyncd", "none"  # methods that are no rival's name
+MASKS, IMAGES_ONLY = "masks", "none"  # sources that are no detector's name
+EACH = "each"  # base set: every data set that is given, in turn
+
+# What can be measured, and how a table calls it.
+METRICS = {
+    "nmi": "NMI", "ari": "ARI", "f1": "F1", "normal_precision": "normal precision", "normal_recall": "normal recall",
+    "fpr": "box FPR", "fnr": "box FNR", "aupro": "AUPRO", "image_auroc": "image AUROC", "pixel_auroc": "pixel AUROC",
+    "binarize-and-crop": "binarise and crop", "network": "network", "merge": "merge", "total": "total",
+    "several": "images with several classes",
+}  # fmt: skip
+
+
+class Row(Section):
+    """One line of a table.
+
+    method : `anomalyncd`, a rival's name, or `none` for what only the paper has
+    settings : of AnomalyNCD, nested as in its configuration; of a rival, its own arguments
+    source, seeds, base, exclude : instead of the experiment's
+    x : where a line figure draws the row; without it the row is a level line
+    paper : columns that find the same row in the paper's tables; data set, detector and base set are added
+    """
+
+    name: str
+    method: str = OURS
+    preset: Preset | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    source: str | None = None
+    seeds: list[int] | None = None
+    base: list[str] | None = None
+    exclude: list[str] | None = None
+    x: float | None = None
+    paper: dict[str, str] | None = None
+
+    @field_validator("method")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        names = (OURS, PAPER_ONLY, *RIVALS)
+        if value not in names:
+            raise ValueError(f"must be one of {', '.join(names)}")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Row:
+        if self.method == OURS:
+            make_config(self.settings, preset=self.preset)
+        elif self.preset is not None:
+            raise ValueError(f"preset is for {OURS} only")
+        elif self.method in RIVALS:
+            names = setting_names(rival(self.method))
+            if unknown := [name for name in self.settings if name not in names]:
+                raise ValueError(f"{self.method} has no setting {unknown[0]}; it has {', '.join(names)}")
+        return self
+
+
+class Experiment(Section):
+    """A named experiment.
+
+    tables : numbers of the paper's tables that print the same; where several tell, the first one counts
+    data : data sets it wants; empty = every one that is given
+    sources : where regions come from: `masks` (ground truth), a detector, or `none` (whole images). Every row runs with
+        each of them; without any, each row has its own `source`
+    base : labelled base sets, the first that is given is used; `each` = every data set in turn
+    exclude : class folders that are left out
+    figure : what is drawn beside the table: metrics against the rows' `x` (called `x_name`), or t-SNE of the features
+    """
+
+    name: str
+    title: str
+    tables: list[str] = Field(default_factory=list)
+    note: str = ""
+    data: list[str] = Field(default_factory=list)
+    sources: list[str] = Field(default_factory=list)
+    base: list[str] = Field(default_factory=list)
+    exclude: list[str] = Field(default_factory=lambda: ["combined"])
+    seeds: list[int] = Field(default_factory=lambda: [0, 1, 2], min_length=1)
+    metrics: list[str] = Field(default_factory=lambda: ["nmi", "ari", "f1"], min_length=1)
+    figure: Literal["lines", "tsne"] | None = None
+    x_name: str = "x"
+    rows: list[Row] = Field(min_length=1)
+
+    @field_validator("metrics")
+    @classmethod
+    def _measurable(cls, names: list[str]) -> list[str]:
+        if unknown := sorted(set(names) - set(METRICS)):
+            raise ValueError(f"{unknown[0]} is not one of {', '.join(METRICS)}")
+        return names
+
+    @model_validator(mode="after")
+    def _fits(self) -> Experiment:
+        names = [row.name for row in self.rows]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two rows are called {twice[0]!r}")
+        for row in self.rows:
+            if self.sources and row.source not in (None, *self.sources):
+                raise ValueError(f"row {row.name!r}: its source {row.source} is not among the experiment's")
+            if not self.sources and row.source is None and row.method != PAPER_ONLY:
+                raise ValueError(f"row {row.name!r} needs a source, because the experiment names none")
+        return self
+
+    def sources_of(self, row: Row) -> list[str]:
+        """Where the regions of a row come from; one entry for each of its columns of a data set."""
+        return [row.source] if row.source else self.sources or [IMAGES_ONLY]
+
+    def base_of(self, row: Row) -> list[str]:
+        """Base sets that a row can use, the best first."""
+        return self.base if row.base is None else row.base
+
+    def excluded(self, row: Row) -> tuple[str, ...]:
+        """Class folders that a row leaves out."""
+        return tuple(sorted(self.exclude if row.exclude is None else row.exclude))
+
+    def expanded(self, products: Iterable[str]) -> Experiment:
+        """A row with `each` as base set becomes one row for each of these."""
+        rows: list[Row] = []
+        for row in self.rows:
+            if EACH in self.base_of(row):
+                rows += [row.model_copy(update={"name": f"{row.name} {name}", "base": [name]}) for name in products]
+            else:
+                rows.append(row)
+        return self.model_copy(update={"rows": rows})
+
+
+def experiment_names() -> list[str]:
+    """What `anomalyncd bench list` lists.
+
+    Examples
+    --------
+    >>> "goals" in experiment_names()
+    True
+    """
+    folder = files(__package__).joinpath("experiments")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_experiment(name: str) -> Experiment:
+    """An experiment of this package by its name, or one of your own by the path of its YAML file.
+
+    Examples
+    --------
+    >>> load_experiment("table-14").tables
+    ['14']
+    """
+    own = name.lower().endswith((".yaml", ".yml"))
+    if not own and name not in experiment_names():
+        near = difflib.get_close_matches(name, experiment_names(), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise SettingsError(
+            f"there is no experiment {name!r}.{hint} See `anomalyncd bench list`, or give a .yaml file of your own."
+        )
+    place = Path(name) if own else files(__package__).joinpath("experiments", f"{name}.yaml")
+    try:
+        content = yaml.safe_load(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise SettingsError(f"{name}: cannot be read as the YAML file of an experiment ({error}).") from error
+    if not isinstance(content, dict):
+        raise SettingsError(f"{name}: expected an experiment with name, title and rows, but got {content!r}.")
+    try:
+        return Experiment.model_validate(content)
+    except SettingsError as error:
+        raise SettingsError(f"{name}: {error}") from None
+    except ValidationError as error:
+        raise SettingsError(f"{name}: {' '.join(_in_words(problem) for problem in error.errors())}") from None
+
+
+def _in_words(problem: Any) -> str:
+    place = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"there is no field {place}."
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}." if place else f"{message}."

@@ -1,0 +1,99 @@
+"""`anomalyncd bench`: the paper's experiments, and ours, on data sets of your own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import SettingsError
+from . import options as opt
+from .show import show
+
+app = typer.Typer(help="Named experiments: the paper's tables beside our own figures.", no_args_is_help=True)
+
+
+@app.command("list")
+def bench_list() -> None:
+    """What there is."""
+    from rich.table import Table
+
+    from ..bench.experiment import experiment_names, load_experiment
+
+    table = Table("name", "rows", "data", "title", box=None, pad_edge=False)
+    for name in experiment_names():
+        found = load_experiment(name)
+        table.add_row(name, str(len(found.rows)), ", ".join(found.data) or "any", found.title)
+    show(table)
+    typer.echo("Run one: anomalyncd bench run NAME --data hazelnut=PATH --data steel=PATH")
+
+
+@app.command("run")
+def bench_run(
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Of `bench list`, or a .yaml file of your own.")],
+    data: Annotated[
+        list[str], typer.Option(metavar="NAME=PATH", help="A data set in MVTec AD's layout, or a base set. Repeatable.")
+    ],
+    maps: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DATA/SOURCE=PATH", help="Maps that are there already, as mtd/cpr=PATH. Repeatable."),
+    ] = None,
+    work: Annotated[Path, typer.Option(help="Keeps maps, runs and results; call again to resume.")] = Path("bench-run"),
+    out: Annotated[Path | None, typer.Option(help="Folder for tables and figures, WORK/tables by default.")] = None,
+    seeds: Annotated[str | None, typer.Option(metavar="0,1,2", help="Instead of the experiment's.")] = None,
+    only: Annotated[str, typer.Option(metavar="PATTERN", help="Rows to run, as '*default*'.")] = "*",
+    stored: Annotated[bool, typer.Option("--stored", help="Run nothing: the table of what is there.")] = False,
+    backbone: opt.Backbone = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    settings: opt.Set = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Run experiments and print their tables, with the paper's figures below ours."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from ..bench.experiment import load_experiment
+    from ..bench.pictures import draw
+    from ..bench.runner import Bench, parse_data
+    from ..bench.table import notes, to_csv, to_markdown, to_rows
+    from ..run.folder import RunFolder
+
+    experiments = [load_experiment(name) for name in names]
+    given = {_data_and_source(name): path for name, path in parse_data(maps or []).items()}
+    bench = Bench(
+        work, parse_data(data), maps=given, settings=opt.layered(None, settings), backbone=backbone, device=device,
+        progress=opt.make_progress(quiet),
+    )  # fmt: skip
+    chosen = None if seeds is None else _numbers(seeds)
+    tables = RunFolder(out or work / "tables")
+    for experiment in experiments:
+        outcome = bench.run(experiment, seeds=chosen, only=only, show=stored)
+        command = opt.this_call()
+        tables.write_text(f"{experiment.name}.md", to_markdown(outcome, command))
+        tables.write_text(f"{experiment.name}.csv", to_csv(outcome))
+        header, rows = to_rows(outcome)
+        table = Table(*map(escape, header), box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*(escape(cell.replace("\\*", "*")) for cell in row))
+        show(f"{experiment.name}: {escape(experiment.title)}\n", table, "")
+        typer.echo("\n".join(note.replace("\\*", "*") for note in notes(outcome, command)))
+        pictures = draw(outcome, tables.path)
+        typer.echo("".join(f"Look at {picture}\n" for picture in pictures), nl=False)
+        typer.echo(f"{tables.path / experiment.name}.md and .csv\n")
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise SettingsError(
+            f"--seeds must be whole numbers with commas between them, as 0,1,2, but got {text!r}."
+        ) from None
+
+
+def _data_and_source(name: str) -> tuple[str, str]:
+    data, slash, source = name.partition("/")
+    if not slash or not data or not source:
+        raise SettingsError(f"--maps must be given as DATA/SOURCE=PATH, as mtd/cpr=maps, but got {name!r}.")
+    return data, source

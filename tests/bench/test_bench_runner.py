@@ -1,0 +1,299 @@
+"""Experiments end to end on generated images: what is stored, what is resumed, and what is said about the rest."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anomalyncd.bench import measure
+from anomalyncd.bench.experiment import Experiment
+from anomalyncd.bench.pictures import draw
+from anomalyncd.bench.runner import Bench, Outcome
+from anomalyncd.bench.table import to_csv, to_markdown, to_rows
+from anomalyncd.demo import make_line
+from anomalyncd.errors import DataError
+from anomalyncd.estimator import AnomalyNCD
+from anomalyncd.metrics import evaluate
+from anomalyncd.run.extract import Extractor
+
+QUICK = {"learn": {"epochs": 2}}
+
+
+def make_product(root: Path, *, seed: int, n_combined: int = 0) -> Path:
+    """A product as MVTec AD has it; its maps lie beside it."""
+    line = make_line(
+        root / "line", n_per_class=4, n_normal=4, n_combined=n_combined, size=96, kinds=["hole", "print"], seed=seed
+    )  # fmt: skip
+    product = root / "product"
+    product.mkdir()
+    for old, new in (("images", "test"), ("masks", "ground_truth")):
+        (line / old).rename(product / new)
+    (line / "maps").rename(root / "maps")
+    shutil.copytree(product / "test" / "good", product / "train" / "good")
+    return product
+
+
+@pytest.fixture(scope="module")
+def nut(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_product(tmp_path_factory.mktemp("nut"), seed=0, n_combined=2)
+
+
+@pytest.fixture(scope="module")
+def tile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_product(tmp_path_factory.mktemp("tile"), seed=1)
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[AnomalyNCD]:
+    """The models that are fitted from now on."""
+    seen: list[AnomalyNCD] = []
+    original = AnomalyNCD.fit_inputs
+
+    def counted(self: AnomalyNCD, *args: Any, **options: Any) -> AnomalyNCD:
+        seen.append(self)
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(AnomalyNCD, "fit_inputs", counted)
+    return seen
+
+
+def experiment(*rows: dict[str, Any], **settings: Any) -> Experiment:
+    return Experiment.model_validate(
+        {"name": "small", "title": "Small", "sources": ["masks"], "seeds": [0], "rows": rows, **settings}
+    )
+
+
+def bench(work: Path, **data: Path) -> Bench:
+    maps = {(name, "line"): path.parent / "maps" for name, path in data.items()}
+    return Bench(work, data, maps=maps, settings=QUICK, backbone="tiny")
+
+
+TWO_ROWS = experiment(
+    {"name": "default"}, {"name": "no training", "settings": {"learn": {"epochs": 0}}}, seeds=[0, 1]
+)  # fmt: skip
+
+
+def by_state(outcome: Outcome) -> dict[str, list[str]]:
+    return {row.name: [c.state for c in outcome.cells if c.row.name == row.name] for row in outcome.experiment.rows}
+
+
+def test_two_rows_end_to_end(tmp_path, nut, fits):
+    outcome = bench(tmp_path, nut=nut).run(TWO_ROWS)
+    assert by_state(outcome) == {"default": ["done", "done"], "no training": ["done", "done"]}
+    assert len(fits) == 4
+    assert {cell.dataset for cell in outcome.cells} == {"nut"} and outcome.products["nut"].n_classes == 3  # no combined
+
+    stored = sorted((tmp_path / "results" / "classes" / "nut").glob("*.json"))
+    assert len(stored) == 4
+    about = json.loads(stored[0].read_text())
+    predictions = pd.read_csv(stored[0].with_suffix(".csv"))
+    truth = [name.split("/")[0] for name in predictions["image"]]
+    found = evaluate(truth, predictions["label"].tolist())
+    assert about["metrics"]["nmi"] == pytest.approx(found.nmi) and about["metrics"]["f1"] == pytest.approx(found.f1)
+    assert about["seconds"]["regions"] > 0.01  # also of cells that only read what the first one left
+    features = np.load(stored[0].with_suffix(".npz"))
+    assert sorted(features["images"]) == sorted(name for name in predictions["image"] if not name.startswith("good"))
+
+
+def test_regions_are_computed_once_for_all_rows_and_seeds(tmp_path, nut, monkeypatch):
+    calls = []
+    original = Extractor.__call__
+    monkeypatch.setattr(
+        Extractor, "__call__", lambda self, items, **rest: calls.append(len(items)) or original(self, items, **rest)
+    )
+    bench(tmp_path, nut=nut).run(TWO_ROWS)
+    assert sum(calls) == 12
+
+
+def test_tokens_of_a_base_set_are_computed_once(tmp_path, nut, tile, monkeypatch):
+    calls = []
+    original = Extractor.__call__
+    monkeypatch.setattr(
+        Extractor, "__call__", lambda self, items, **rest: calls.append(len(items)) or original(self, items, **rest)
+    )
+    asked = experiment({"name": "with"}, base=["steel"], sources=["masks", "line"], data=["nut"])
+    outcome = bench(tmp_path, nut=nut, steel=tile).run(asked)
+    assert by_state(outcome) == {"with": ["done", "done"]} and outcome.cells[0].base == "steel"
+    assert sum(calls) == 12 + 12 + 8  # the images for each source, and the eight defects of the base set
+
+
+def test_a_second_call_does_no_work(tmp_path, nut, fits):
+    first = bench(tmp_path, nut=nut).run(TWO_ROWS)
+    del fits[:]
+    again = bench(tmp_path, nut=nut).run(TWO_ROWS)
+    assert not fits
+    assert [cell.metrics for cell in again.cells] == [cell.metrics for cell in first.cells]
+    bench(tmp_path, nut=nut).run(TWO_ROWS, seeds=[2])
+    assert len(fits) == 2  # another seed is other work
+
+
+def test_an_interrupted_run_loses_one_cell(tmp_path, nut, fits, monkeypatch):
+    original = measure.Lab.classes
+
+    def stopped(self, case):
+        if len(fits) == 2:
+            raise KeyboardInterrupt
+        return original(self, case)
+
+    monkeypatch.setattr(measure.Lab, "classes", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path, nut=nut).run(TWO_ROWS)
+    monkeypatch.setattr(measure.Lab, "classes", original)
+    assert by_state(bench(tmp_path, nut=nut).run(TWO_ROWS, show=True)) == {
+        "default": ["done", "done"], "no training": ["not run", "not run"],
+    }  # fmt: skip
+    bench(tmp_path, nut=nut).run(TWO_ROWS)
+    assert len(fits) == 4
+
+
+def test_changed_data_is_measured_again(tmp_path, tile, fits):
+    copy = shutil.copytree(tile, tmp_path / "tile")
+    asked = experiment({"name": "default"})
+    bench(tmp_path / "work", tile=tile).run(asked)
+    bench(tmp_path / "work", tile=copy).run(asked)
+    assert len(fits) == 1  # the same content elsewhere
+    shutil.copy(copy / "test" / "hole" / "000.png", copy / "test" / "print" / "000.png")
+    bench(tmp_path / "work", tile=copy).run(asked)
+    assert len(fits) == 2
+
+
+def test_a_row_that_fails_is_noted_and_the_rest_goes_on(tmp_path, nut, fits):
+    whole = {"binarize": {"method": "fixed", "fixed_threshold": 1.0}}  # nothing is above it: no region to learn from
+    asked = experiment(
+        {"name": "broken", "settings": {"model": {"guided_blocks": 99}}}, {"name": "default"},
+        {"name": "blind", "settings": whole}, sources=["line"], metrics=["fpr", "fnr", "nmi"],
+    )  # fmt: skip
+    outcome = bench(tmp_path, nut=nut).run(asked)
+    assert by_state(outcome)["broken"] == ["failed"] and by_state(outcome)["default"] == ["done"]
+    _, rows = to_rows(outcome)
+    assert rows[0][0] == "broken" and rows[0][1].endswith("/ failed")  # its maps could still be measured
+    assert "guided_blocks must be between" in to_markdown(outcome)
+    del fits[:]
+    bench(tmp_path, nut=nut).run(asked, only="broken")
+    assert len(fits) == 1  # what failed is tried again
+
+
+def test_missing_data_is_skipped_with_a_line(tmp_path, nut):
+    asked = experiment({"name": "default"}, data=["nut", "mtd", "gone"])
+    outcome = bench(tmp_path, nut=nut, gone=tmp_path / "gone").run(asked)
+    assert list(outcome.products) == ["nut"]
+    assert outcome.skipped[0] == "mtd: skipped, because it was not given (--data mtd=PATH)."
+    assert outcome.skipped[1].startswith("gone: skipped.")
+    assert "mtd: skipped" in to_markdown(outcome) and "mean of all columns" not in to_markdown(outcome)
+    with pytest.raises(DataError, match="none of its data sets is there"):
+        bench(tmp_path).run(asked)
+
+
+def test_cells_that_were_not_run_say_so(tmp_path, nut, tile):
+    asked = experiment(
+        {"name": "default", "paper": {"method": "anomalyncd"}}, {"name": "later", "settings": {"learn": {"n_heads": 2}}},
+        {"name": "with base", "base": ["steel"]}, {"name": "theirs", "method": "none", "paper": {"method": "anomalyncd"}},
+        tables=["14"],
+    )  # fmt: skip
+    outcome = bench(tmp_path, hazelnut=nut, mtd=tile).run(asked, only="default")
+    header, rows = to_rows(outcome)
+    assert header == ["", "hazelnut, masks", "mtd, masks", "mean of all columns", "seeds", "s"]
+    text = {row[0]: row for row in rows}
+    scores = [[cell.metrics[name] for name in asked.metrics] for cell in outcome.cells if cell.state == "done"]
+    assert text["default"][3] == " / ".join(f"{value:.3f}" for value in np.mean(scores, axis=0))
+    assert text["↳ paper, Table 14"][1:4] == ["0.871 / 0.851 / 0.909\\*", "0.829 / 0.863 / 0.841", "–"]
+    assert text["theirs (paper only), Table 14"][2] == "0.829 / 0.863 / 0.841"
+    assert text["later"][1:] == ["not run", "not run", "–", "0", "–"]
+    assert "with base, mtd, masks: no base set: give --data steel=PATH" in to_markdown(outcome)
+
+    table = pd.read_csv(io.StringIO(to_csv(outcome))).set_index(["row", "dataset"])
+    assert table.loc[("default", "mtd"), "paper_f1"] == 0.841
+    assert table.loc[("default", "mtd"), "nmi"] == pytest.approx(scores[1][0])
+    assert table.loc[("later", "mtd"), "state"] == "not run" and np.isnan(table.loc[("later", "mtd"), "nmi"])
+
+
+def test_spread_over_seeds(tmp_path, nut, monkeypatch):
+    figures = iter([0.2, 0.4, 0.9])
+    monkeypatch.setattr(measure.Lab, "classes", lambda self, case: measure.Measured({"nmi": next(figures)}))
+    asked = experiment({"name": "default"}, seeds=[0, 1, 2], metrics=["nmi"])
+    _, rows = to_rows(bench(tmp_path, nut=nut).run(asked))
+    assert rows[0][1] == f"0.500 ± {np.std([0.2, 0.4, 0.9]):.3f}"
+    _, rows = to_rows(bench(tmp_path, nut=nut).run(asked, seeds=[0, 1, 2, 3], show=True))
+    assert rows[0][1] == f"0.500 ± {np.std([0.2, 0.4, 0.9]):.3f} (3 of 4 seeds)"
+
+
+def test_rivals_that_see_no_maps_are_fitted_once_for_all_sources(tmp_path, nut, tile, monkeypatch):
+    calls = []
+    original = measure.Lab._fit_rival
+    monkeypatch.setattr(measure.Lab, "_fit_rival", lambda self, case: calls.append(case) or original(self, case))
+    small = {"size": 32, "epochs": 1, "bank_views": 2}
+    asked = experiment({"name": "GCD", "method": "gcd", "settings": small}, sources=["masks", "line"], base=["steel"])
+    outcome = bench(tmp_path, nut=nut, steel=tile).run(asked)
+    assert len(calls) == 1 and by_state(outcome) == {"GCD": ["done", "done"]}
+    assert outcome.cells[0].metrics == outcome.cells[1].metrics
+
+
+def test_each_product_is_a_base_set_for_each_other(tmp_path, nut, tile):
+    asked = experiment({"name": "base"}, base=["each"])
+    outcome = bench(tmp_path, nut=nut, tile=tile).run(asked)
+    assert [(cell.base, cell.dataset, cell.state) for cell in outcome.cells] == [
+        ("nut", "nut", "left out"), ("nut", "tile", "done"), ("tile", "nut", "done"), ("tile", "tile", "left out"),
+    ]  # fmt: skip
+
+
+def test_times_boxes_and_combined_images(tmp_path, nut):
+    asked = experiment(
+        {"name": "default"}, sources=["line"], metrics=["several", "total", "network", "aupro", "fpr", "image_auroc"]
+    )  # fmt: skip
+    (cell,) = bench(tmp_path, nut=nut).run(asked).cells
+    assert cell.state == "done"
+    assert 0 < cell.metrics["network"] < cell.metrics["total"] < 10
+    assert cell.metrics["several"] in (0, 0.5, 1)  # of two images
+    assert cell.metrics["aupro"] > 0.7 and cell.metrics["image_auroc"] > 0.9
+
+
+def test_figures_are_drawn(tmp_path, nut):
+    rows = [{"name": f"T {t}", "x": t, "settings": {"binarize": {"n_thresholds": t}}} for t in (16, 64)]
+    lines = experiment(*rows, {"name": "default"}, sources=["line"], metrics=["fpr", "fnr"], figure="lines")
+    runs = bench(tmp_path, nut=nut)
+    assert [path.name for path in draw(runs.run(lines), tmp_path)] == ["small.png"]
+    points = experiment({"name": "default"}, {"name": "AC", "method": "anomaly-clustering"}, figure="tsne")
+    assert draw(runs.run(points, show=True), tmp_path) == []
+    (picture,) = draw(runs.run(points), tmp_path)
+    assert picture.name == "small-nut-masks.png" and picture.stat().st_size > 1000
+
+
+def test_shuffled_labels_change_no_prediction(tmp_path, nut):
+    """Folders get other names, and images other folders: predictions of the same files stay the same."""
+    files = sorted(path for path in (nut / "test").rglob("*.png") if path.parent.name != "combined")
+    order = np.random.default_rng(3).permutation(len(files))
+    names = ["zebra", "good", "apple"]
+    other, origin = tmp_path / "shuffled", {}
+    for number, place in enumerate(order.tolist()):
+        source = files[place]
+        target = other / "test" / names[number % 3] / f"{number:03d}.png"
+        mask = nut / "ground_truth" / source.parent.name / source.name
+        for copy, original in ((target, source), (other / "ground_truth" / target.parent.name / target.name, mask)):
+            if original.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(original, copy)
+        origin[f"{target.parent.name}/{target.name}"] = f"{source.parent.name}/{source.name}"
+    asked = experiment(
+        {"name": "default"}, {"name": "AC", "method": "anomaly-clustering"},
+        {"name": "SimGCD", "method": "simgcd", "settings": {"size": 32, "epochs": 1, "bank_views": 2}},
+    )  # fmt: skip
+    found = []
+    for name, path in (("true", nut), ("other", other)):
+        outcome = Bench(tmp_path / name, {"nut": path}, settings=QUICK, backbone="tiny").run(asked)
+        assert [cell.message for cell in outcome.cells] == [""] * 3
+        tables = {}
+        for cell in outcome.cells:
+            table = csv.DictReader((tmp_path / name / "results" / f"{cell.result}.csv").open())
+            tables[cell.row.name] = {row["image"]: row["label"] for row in table}
+        found.append((tables, [cell.metrics["nmi"] for cell in outcome.cells]))
+    for row, labels in found[1][0].items():
+        assert {origin[name]: label for name, label in labels.items()} == found[0][0][row], row
+    assert found[0][1] != found[1][1]  # the scores are of other labels
