@@ -171,16 +171,11 @@ def mutual_scores(
         shared = two_way and image_of.get(place) == index  # not with new images, nor with one given twice
         partners = image_of if shared else {}
         wanted = [j for j in range(len(references)) if j != place and (j > place or j not in partners)]
-        if not wanted:
-            continue
-        product = patches @ torch.cat([references[j] for j in wanted]).T  # (P_i, sum of P_j)
-        start = 0
-        for j in wanted:
-            stop = start + len(references[j])
-            cosines[index][:, j] = product[:, start:stop].amax(dim=1)
+        for j in wanted:  # one by one: a product with all of them at once leaves the processor's caches
+            product = patches @ references[j].T  # (P_i, P_j)
+            cosines[index][:, j] = product.amax(dim=1)
             if j in partners:
-                cosines[partners[j]][:, place] = product[:, start:stop].amax(dim=0)
-            start = stop
+                cosines[partners[j]][:, place] = product.amax(dim=0)
     scores = []
     for itself, cosine in zip(own, cosines, strict=True):
         others = [j for j in range(len(references)) if j != itself]
