@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anomalyncd.assign.gate import false_alarm_threshold
+from anomalyncd.assign.gate import _otsu_split, false_alarm_threshold
 
 fewer = settings(max_examples=30, deadline=None)  # each fits nine mixtures
 scores = st.lists(st.floats(0, 1, allow_subnormal=False), max_size=40)
@@ -80,3 +80,27 @@ def test_scales_with_the_scores(values: list[float], power: int) -> None:
 @given(st.lists(st.floats(), max_size=30))
 def test_never_nan_and_never_a_warning(values: list[float]) -> None:
     assert np.isfinite(false_alarm_threshold(values))
+
+
+def test_a_tail_of_extreme_images_does_not_make_the_rest_normal():
+    """Normal and defective images overlap, and a few defects score far higher: the two curves part these from all others."""
+    rng = np.random.default_rng(0)
+    scores = np.concatenate([rng.normal(0.3, 0.05, 60), rng.normal(0.42, 0.06, 60), rng.normal(0.9, 0.03, 15)])
+    threshold = false_alarm_threshold(scores)
+    slow = min(
+        (np.var(left) * len(left) + np.var(right) * len(right), (left[-1] + right[0]) / 2)
+        for cut in range(1, len(scores))
+        for left, right in [np.split(np.sort(scores), [cut])]
+    )[1]
+    assert threshold <= slow + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_otsus_split_against_every_cut(seed):
+    values = np.sort(np.random.default_rng(seed).random(30))
+    slow = min(
+        (np.var(left) * len(left) + np.var(right) * len(right), (left[-1] + right[0]) / 2)
+        for cut in range(1, 30)
+        for left, right in [np.split(values, [cut])]
+    )[1]
+    assert _otsu_split(values) == pytest.approx(slow)

@@ -20,7 +20,9 @@ def false_alarm_threshold(scores: npt.ArrayLike) -> float:
 
     Normal images score alike and defective ones differ, so two bell curves of different widths are fitted, and the
     threshold is where the upper one overtakes the lower one. Without very strong evidence (BIC)
-    for two curves instead of one there is none.
+    for two curves instead of one there is none. Where the upper curve is only a tail of a few extreme images, the split
+    of least variance within both sides (Otsu) is lower, and taken instead: too high a threshold loses defects, while
+    false alarms above it may still be told by their looks.
 
     Parameters
     ----------
@@ -49,7 +51,17 @@ def false_alarm_threshold(scores: npt.ArrayLike) -> float:
     between = np.linspace(first, last, 2001)[:, None]
     upper = two.predict_proba(between)[:, int(two.means_[:, 0].argmax())] > 0.5
     crossing = float(between[np.argmax(upper), 0]) if upper.any() else last
-    return float(2 * (low + width * crossing))
+    return float(2 * (low + width * min(crossing, _otsu_split(scaled[:, 0]))))
+
+
+def _otsu_split(values: npt.NDArray[np.float64]) -> float:
+    """The middle of the two neighbours between which sorted values (N,) fall into the two groups of least variance."""
+    below = np.arange(1, len(values))
+    above = len(values) - below
+    sums = np.cumsum(values)[:-1]
+    apart = below * above * ((values.sum() - sums) / above - sums / below) ** 2
+    place = int(apart.argmax())
+    return float(values[place : place + 2].mean())
 
 
 def _two_groups(scaled: npt.NDArray[np.float64], share: float) -> GaussianMixture:
