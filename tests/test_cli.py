@@ -16,26 +16,10 @@ from typer.testing import CliRunner, Result
 from anomalyncd import __version__
 from anomalyncd.cli import app
 from anomalyncd.demo import make_line
-from anomalyncd.errors import AnomalyNCDError
+from command import call, fail
 
 FAST = ["--backbone", "tiny", "--set", "features.views=1", "--set", "learn.epochs=2"]
 KEYS = {"nmi", "ari", "f1", "n_images", "n_classes", "n_true_classes", "n_skipped"}
-
-
-def call(*arguments: object) -> Result:
-    """Run a command in this process; it must succeed."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def fail(*arguments: object) -> str:
-    """Run a command that must fail with an error for the user."""
-    with pytest.raises(AnomalyNCDError) as error:
-        call(*arguments)
-    return str(error.value)
 
 
 @pytest.fixture(scope="module")

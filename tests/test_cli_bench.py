@@ -7,19 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from anomalyncd.cli import app
 from anomalyncd.demo import make_line
 from anomalyncd.errors import AnomalyNCDError, SettingsError
-
-
-def call(*arguments: object) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
+from command import call
 
 
 @pytest.fixture(scope="module")

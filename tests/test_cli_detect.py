@@ -11,13 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
-from typer.testing import CliRunner, Result
 
 from anomalyncd.binarize import MEBin
-from anomalyncd.cli import app
 from anomalyncd.demo import make_line
-from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.metrics import aupro, box_rates
+from command import call, fail
 
 FAST = ["--backbone", "tiny", "--quiet"]
 SMALL = ["--set", "detect.settings.size=64", "--set", "detect.settings.map_size=64"]
@@ -44,22 +42,6 @@ class Darkness(Detector):
     @classmethod
     def load(cls, folder, *, device="auto"): return cls(json.loads((folder / "power.json").read_text()))
 """
-
-
-def call(*arguments: object) -> Result:
-    """Run a command in this process; it must succeed."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def fail(*arguments: object) -> str:
-    """Run a command that must fail with an error for the user."""
-    with pytest.raises(AnomalyNCDError) as error:
-        call(*arguments)
-    return str(error.value)
 
 
 @pytest.fixture(scope="module")

@@ -11,23 +11,14 @@ import cv2
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner, Result
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.cli import app
 from anomalyncd.demo import make_line
 from anomalyncd.errors import AnomalyNCDError, DataError
+from command import call
 
 TINY: dict[str, Any] = {"backbone": "tiny", "features": {"views": 1}, "learn": {"epochs": 2}}
 FAST = ["--backbone", "tiny", "--set", "features.views=1", "--set", "learn.epochs=2"]
-
-
-def call(*arguments: object) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result
 
 
 @pytest.fixture(scope="module")
