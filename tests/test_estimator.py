@@ -409,3 +409,32 @@ def test_images_without_a_region_can_be_learned_as_the_papers_code_does() -> Non
     assert model.regions_["score"].tolist() == [1.0] * 4 + [0.0] * 4
     assert model.model_.n_region_classes == 2
     assert model.labels_.tolist() == [1] * 4 + [0] * 4
+
+
+@pytest.mark.parametrize("no_region", ["gate", "normal"])
+def test_a_defect_without_a_stable_region_is_cut_out_where_its_score_tells_it(no_region, tmp_path):
+    """The threshold is too high for all defects but one; their scores stand far above those of normal images."""
+    rng = np.random.default_rng(0)
+    images = [rng.integers(90, 110, (64, 64, 3), dtype=np.uint8) for _ in range(24)]
+    maps = [rng.uniform(0, 0.1, (64, 64)).astype(np.float32) for _ in range(24)]
+    for index in range(12):
+        kind = slice(8, 24) if index % 2 else slice(30, 50)
+        images[index][kind, 20:40] = [200, 30, 30] if index % 2 else [20, 220, 220]
+        maps[index][kind, 20:40] = 1.0 if index == 0 else rng.uniform(0.6, 0.9)
+    model = AnomalyNCD(
+        3, backbone="tiny", crop={"no_region": no_region}, features={"views": 2}, learn={"epochs": 5},
+        binarize={"method": "fixed", "fixed_threshold": 0.95, "min_map_size": 0},
+    )  # fmt: skip
+    if no_region == "normal":
+        with pytest.raises(DataError, match="found 1 anomalous region, but 2"):
+            model.fit(images, maps=maps)
+        return
+    model.fit(images, maps=maps)
+    assert (model.labels_[12:] == 0).all()
+    assert len(set(model.labels_[:12:2])) == len(set(model.labels_[1:12:2])) == 1
+    assert set(model.labels_[:12]) == {1, 2}
+    assert model.regions_.groupby("image").size().tolist() == [1] * 12
+    assert model.predict(images, maps=maps).labels.tolist() == model.labels_.tolist()
+    model.save(tmp_path / "run")
+    restored = AnomalyNCD.load(tmp_path / "run")
+    assert restored.predict(images[:3], maps=maps[:3]).labels.tolist() == model.labels_[:3].tolist()

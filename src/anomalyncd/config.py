@@ -50,9 +50,10 @@ class CropConfig(Section):
     min_size: float = Field(0.1, ge=0, le=0.5, description="half-side at least this share of the longer image side")
     merge_distance: float = Field(0.01, ge=0, le=1, description="boxes nearer than this share are one region")
     whole_image: bool = Field(False, description="no cropping: the whole image for every region (paper Table 8)")
-    no_region: Literal["normal", "learned"] = Field(
-        "normal",
-        description="an image without a region: normal, or learned with an empty mask as the paper's code does",
+    no_region: Literal["gate", "normal", "learned"] = Field(
+        "gate",
+        description="an image without a stable region: normal, unless its map scores like a defect, which is cut out at "
+        "that score; always normal; or learned with an empty mask as the paper's code does",
     )
     max_regions: int = Field(64, ge=1, description="regions kept of one image, largest first")
     size: int = Field(224, ge=16, le=2048, description="side in pixels of a stored crop")
@@ -176,7 +177,7 @@ class Config(Section):
 PRESETS: dict[str, dict[str, Any]] = {
     "fast": {},
     "paper": {
-        "crop": {"size": 256},
+        "crop": {"size": 256, "no_region": "normal"},
         "model": {"keep_thin": False},
         "features": {
             "class_token": 1.0,

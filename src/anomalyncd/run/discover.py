@@ -78,7 +78,7 @@ class Discover:
             FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump(), fingerprint(inputs.items)
         )
         key = stable_hash(range_key, self._frozen_identity())
-        self.model.binarizer = self._timed("range", lambda: self._range(inputs, range_key))
+        self._timed("range", lambda: self._range(inputs, range_key))
         novel = self._timed("regions", lambda: self._regions(inputs, key))
         skipped = report_files(novel.images, self.progress)
         base_key = ""
@@ -105,25 +105,39 @@ class Discover:
         items, _ = make_maps(self.folder, inputs.items, self.config, self.progress, normal=normal, detector=detector)
         return replace(inputs, items=items)
 
-    def _range(self, inputs: Inputs, key: str) -> Binarizer | None:
+    def _range(self, inputs: Inputs, key: str) -> None:
+        """Range of all maps, and the score from which on an image has a defect rather than not; nothing without maps."""
         if all(item.map is None for item in inputs.items):
-            return None
+            return
+        binarizer, scores = self._known_range(key)
+        if binarizer is None:
+            self.folder.start("range", key, RANGE)
+            binarizer = binarizer_for(self.config.binarize, has_normal=self.config.has_normal)
+            maxima: list[float] = []
+            with self.progress.task("Range of the maps", len(inputs)) as advance:
+                fit_binarizer(binarizer, inputs.items, self.config.binarize.min_map_size, advance, maxima)
+            scores = binarizer.normalize(np.array([maxima]))[0].tolist()
+            self.folder.write_json(RANGE, {**binarizer.get_state(), "scores": scores})
+            self.folder.finish("range", key)
+        self.model.binarizer = binarizer
+        if self.config.has_normal and self.config.crop.no_region == "gate":
+            self.model.alarm = false_alarm_threshold(scores)
+
+    def _known_range(self, key: str) -> tuple[Binarizer | None, list[float]]:
+        """What an earlier call left, unless it is damaged."""
         if self.folder.is_done("range", key):
             try:
-                return restore_binarizer(self.config, json.loads((self.folder.path / RANGE).read_text()))
+                stored = json.loads((self.folder.path / RANGE).read_text())
+                return restore_binarizer(self.config, stored), [float(score) for score in stored["scores"]]
             except (OSError, ValueError, KeyError, TypeError):
-                pass  # damaged: fitted again
-        self.folder.start("range", key, RANGE)
-        binarizer = binarizer_for(self.config.binarize, has_normal=self.config.has_normal)
-        with self.progress.task("Range of the maps", len(inputs)) as advance:
-            fit_binarizer(binarizer, inputs.items, self.config.binarize.min_map_size, advance)
-        self.folder.write_json(RANGE, binarizer.get_state())
-        self.folder.finish("range", key)
-        return binarizer
+                pass
+        return None, []
 
     def _regions(self, inputs: Inputs, key: str) -> RegionStore:
         def make() -> Extractor:
-            return Extractor(self.config, self.model.binarizer, make_encoder(self._vit(), self.config))
+            return Extractor(
+                self.config, self.model.binarizer, make_encoder(self._vit(), self.config), self.model.alarm
+            )
 
         with self.progress.task("Regions", len(inputs)) as advance:
             return RegionStore(self.folder).fill(inputs.items, make, key, advance)

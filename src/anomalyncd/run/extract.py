@@ -46,11 +46,13 @@ class Extractor:
     config : binarise, crop and has_normal settings are used
     binarizer : fitted, or None when the items have masks
     encoder : computes features of the crops
+    alarm : score (0 … 1) of a map from which on its image has a defect; where no region is stable it is cut out at this
+        score. 0 = an image without a stable region has none
     """
 
-    def __init__(self, config: Config, binarizer: Binarizer | None, encoder: RegionEncoder) -> None:
+    def __init__(self, config: Config, binarizer: Binarizer | None, encoder: RegionEncoder, alarm: float = 0.0) -> None:
         crop = config.crop
-        self.config, self.binarizer, self.encoder = config, binarizer, encoder
+        self.config, self.binarizer, self.encoder, self.alarm = config, binarizer, encoder, alarm
         self.rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
 
     def __call__(self, items: Sequence[Item], first_index: int = 0) -> Extracted:
@@ -113,10 +115,14 @@ class Extractor:
             record.note = note_on_map(values)
             result, scores = binarize_map(self.binarizer, values)
             mask, record.threshold, record.score = result.mask, result.threshold, float(scores.max())
+            if not mask.any() and 0 < self.alarm <= record.score:
+                mask = scores >= self.alarm
+                low, high = self.binarizer.low_, self.binarizer.high_
+                record.threshold = low + self.alarm * (high - low)
         if mask is None or not mask.any():
             if self.config.has_normal and scores is None:
                 record.score, scores = 0.0, np.zeros((1, 1), np.float32)
-            if self.config.has_normal and self.config.crop.no_region == "normal":
+            if self.config.has_normal and self.config.crop.no_region != "learned":
                 return [], np.zeros((1, 1), np.int32), mask, FLAT
             regions, components = whole_region(size, scores)
             return regions, components, mask, FLAT if scores is None else scores

@@ -67,9 +67,13 @@ def binarize_map(binarizer: Binarizer, values: FloatMap) -> tuple[BinarizeResult
 
 
 def fit_binarizer(
-    binarizer: Binarizer, items: Sequence[Item], min_size: int, on_map: Callable[[], None] | None = None
+    binarizer: Binarizer,
+    items: Sequence[Item],
+    min_size: int,
+    on_map: Callable[[], None] | None = None,
+    maxima: list[float] | None = None,
 ) -> Binarizer:
-    """Fit the range on all readable maps, one at a time."""
+    """Fit the range on all readable maps, one at a time; the largest value of each is added to `maxima`."""
     n_read, reason = 0, ""
 
     def maps() -> Iterable[FloatMap]:
@@ -81,6 +85,8 @@ def fit_binarizer(
                 if item.map is not None:
                     values = prepare_map(item.map, min_size)
                     n_read += 1
+                    if maxima is not None:
+                        maxima.append(float(np.nanmax(values)))
                     yield values
             except BadFileError as error:  # reported when the image itself is worked on
                 reason = reason or str(error)

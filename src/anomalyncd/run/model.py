@@ -40,6 +40,7 @@ class DiscoveryModel:
     binarizer : fitted on the maps, None when masks were given
     gate : regions with a lower score are false alarms
     learns_normal : whether the classifier's first class is the normal one
+    alarm : where an image without a stable region is cut, see `Extractor`
     names : label → name of the class
     """
 
@@ -48,6 +49,7 @@ class DiscoveryModel:
     binarizer: Binarizer | None = None
     gate: float = 0.0
     learns_normal: bool = False
+    alarm: float = 0.0
     names: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -91,7 +93,7 @@ class DiscoveryModel:
 
     def extractor(self, say: Say | None = None) -> Extractor:
         """For new images: the same range, crops and features as when it was fitted."""
-        return Extractor(self.config, self.binarizer, make_encoder(self.vit(say), self.config))
+        return Extractor(self.config, self.binarizer, make_encoder(self.vit(say), self.config), self.alarm)
 
     def pack(self) -> bytes:
         """The file's content."""
@@ -106,6 +108,7 @@ class DiscoveryModel:
             "binarizer": self.binarizer.get_state() if self.binarizer else None,
             "gate": self.gate,
             "learns_normal": self.learns_normal,
+            "alarm": self.alarm,
             "names": {str(k): name for k, name in self.names.items()},
         }
         data: bytes = safetensors.numpy.save(tensors, metadata={"anomalyncd": json.dumps(meta)})
@@ -130,7 +133,7 @@ class DiscoveryModel:
             classifier = Classifier.restore(tensors, meta["classifier"]) if meta["classifier"] else None
             binarizer = restore_binarizer(config, meta["binarizer"]) if meta["binarizer"] else None
             own_names = {int(k): name for k, name in meta["names"].items()}
-            model = cls(config, classifier, binarizer, meta["gate"], meta["learns_normal"], own_names)
+            model = cls(config, classifier, binarizer, meta["gate"], meta["learns_normal"], meta["alarm"], own_names)
         except RunError:
             raise
         except Exception as error:  # damage shows in many ways, and all mean the same to the user
