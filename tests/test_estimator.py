@@ -417,6 +417,7 @@ def test_a_defect_without_a_stable_region_is_cut_out_where_its_score_tells_it(no
     rng = np.random.default_rng(0)
     images = [rng.integers(90, 110, (64, 64, 3), dtype=np.uint8) for _ in range(24)]
     maps = [rng.uniform(0, 0.1, (64, 64)).astype(np.float32) for _ in range(24)]
+    maps[20][::5, ::5] = 0.9  # hot pixels are no region
     for index in range(12):
         kind = slice(8, 24) if index % 2 else slice(30, 50)
         images[index][kind, 20:40] = [200, 30, 30] if index % 2 else [20, 220, 220]

@@ -103,4 +103,17 @@ def test_otsus_split_against_every_cut(seed):
         for cut in range(1, 30)
         for left, right in [np.split(values, [cut])]
     )[1]
-    assert _otsu_split(values) == pytest.approx(slow)
+    split, explained = _otsu_split(values)
+    assert split == pytest.approx(slow)
+    below, above = values[values < split], values[values > split]
+    within = (below.var() * len(below) + above.var() * len(above)) / len(values)
+    assert explained == pytest.approx(1 - within / values.var())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("n_normal", "n_defects"), [(198, 2), (500, 5), (190, 10)])
+def test_rare_defects_do_not_cut_the_normal_images_in_half(seed, n_normal, n_defects):
+    rng = np.random.default_rng(seed)
+    normal, defective = rng.normal(0.2, 0.05, n_normal), rng.uniform(0.5, 0.7, n_defects)
+    threshold = false_alarm_threshold([*normal, *defective])
+    assert (normal > threshold).sum() <= 3 and threshold < defective.min()

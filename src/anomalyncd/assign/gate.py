@@ -12,6 +12,7 @@ from sklearn.mixture import GaussianMixture
 LEAST_IMAGES = 8  # of fewer, five numbers of two groups can't be told
 LEAST_SPREAD = 0.02  # of a group, as a share of all scores' range: scores that happen to be equal are no group
 STRONG = 10.0  # difference of BIC that counts as very strong evidence (Kass and Raftery, 1995)
+LEAST_EXPLAINED = 0.6  # share of the variance; 2/π = 0.64 for the best split of one bell curve
 STARTS = np.linspace(0.1, 0.9, 9)  # shares of normal images that the search begins with
 
 
@@ -20,9 +21,10 @@ def false_alarm_threshold(scores: npt.ArrayLike) -> float:
 
     Normal images score alike and defective ones differ, so two bell curves of different widths are fitted, and the
     threshold is where the upper one overtakes the lower one. Without very strong evidence (BIC)
-    for two curves instead of one there is none. Where the upper curve is only a tail of a few extreme images, the split
-    of least variance within both sides (Otsu) is lower, and taken instead: too high a threshold loses defects, while
-    false alarms above it may still be told by their looks.
+    for two curves instead of one there is none. Where the upper curve is only a tail, the split of least variance within
+    both sides (Otsu) is lower, and taken instead: too high a threshold loses defects, while false alarms above it may still
+    be told by their looks. A split that explains clearly less than it would of one bell curve says nothing, because then few
+    extreme images make up the variance.
 
     Parameters
     ----------
@@ -51,17 +53,21 @@ def false_alarm_threshold(scores: npt.ArrayLike) -> float:
     between = np.linspace(first, last, 2001)[:, None]
     upper = two.predict_proba(between)[:, int(two.means_[:, 0].argmax())] > 0.5
     crossing = float(between[np.argmax(upper), 0]) if upper.any() else last
-    return float(2 * (low + width * min(crossing, _otsu_split(scaled[:, 0]))))
+    split, explained = _otsu_split(scaled[:, 0])
+    if explained >= LEAST_EXPLAINED:
+        crossing = min(crossing, split)
+    return float(2 * (low + width * crossing))
 
 
-def _otsu_split(values: npt.NDArray[np.float64]) -> float:
-    """The middle of the two neighbours between which sorted values (N,) fall into the two groups of least variance."""
+def _otsu_split(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Where sorted values (N,) fall into the two groups of least variance, the middle of two neighbours; and the share of
+    the variance that this split explains."""
     below = np.arange(1, len(values))
     above = len(values) - below
     sums = np.cumsum(values)[:-1]
     apart = below * above * ((values.sum() - sums) / above - sums / below) ** 2
     place = int(apart.argmax())
-    return float(values[place : place + 2].mean())
+    return float(values[place : place + 2].mean()), float(apart[place] / len(values) ** 2 / values.var())
 
 
 def _two_groups(scaled: npt.NDArray[np.float64], share: float) -> GaussianMixture:

@@ -24,6 +24,7 @@ from ..model.backbone import resolve_name
 from ..progress import Silent
 from ..run.detect import pinned
 from ..run.folder import RunFolder, stable_hash
+from ..run.model import FORMAT as RUN_FORMAT
 from ..run.tables import to_csv
 from .experiment import IMAGES_ONLY, MASKS, OURS, PAPER_ONLY, Experiment, Row
 from .measure import Case, Lab, Measured
@@ -223,7 +224,7 @@ class Bench:
         about = config.model_dump(mode="json", exclude={"device", "preset", "random_state"})
         if case.row.method != OURS:
             about = {"backbone": config.model.backbone, "settings": case.row.settings}
-        key: list[Any] = [FORMAT, __version__, case.product.fingerprint, self.lab.source_key(case)]
+        key: list[Any] = [FORMAT, RUN_FORMAT, __version__, case.product.fingerprint, self.lab.source_key(case)]
         if measure == "boxes":  # nothing is learned
             key += [config.binarize.model_dump(), config.has_normal]
         else:

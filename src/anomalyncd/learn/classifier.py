@@ -176,7 +176,7 @@ def _start_from_clusters(
 ) -> None:  # fmt: skip
     """Point each head at the clusters of one k-means run of its own, and at the means of the base classes.
 
-    What has no members (regions that are all alike make fewer clusters than asked for) keeps its random direction.
+    What has no members (regions that are all alike make fewer clusters than asked for) keeps the direction it began with.
     """
     features = space.transform(novel.parts)
     pinned = np.zeros(len(novel), dtype=bool) if novel.pinned is None else novel.pinned

@@ -58,6 +58,7 @@ class Discover:
     def __init__(self, folder: RunFolder, config: Config, progress: RunLog) -> None:
         self.folder, self.config, self.progress = folder, pinned(config), progress
         self.model = DiscoveryModel(self.config)
+        self.threshold = 0.0  # score from which on an image has a defect rather than not
         self.seconds: dict[str, float] = {}
 
     def __call__(
@@ -120,8 +121,9 @@ class Discover:
             self.folder.write_json(RANGE, {**binarizer.get_state(), "scores": scores})
             self.folder.finish("range", key)
         self.model.binarizer = binarizer
-        if self.config.has_normal and self.config.crop.no_region == "gate":
-            self.model.alarm = false_alarm_threshold(scores)
+        self.threshold = false_alarm_threshold(scores) if self.config.has_normal else 0.0
+        if self.config.crop.no_region == "gate":
+            self.model.alarm = self.threshold
 
     def _known_range(self, key: str) -> tuple[Binarizer | None, list[float]]:
         """What an earlier call left, unless it is damaged."""
@@ -201,7 +203,7 @@ class Discover:
     def _train(self, novel: RegionStore, base: RegionSet | None) -> None:
         scores = np.array([region.score for region in novel.regions], dtype=np.float32)
         order = by_content(novel.regions)
-        weak = self._false_alarms(novel, scores)[order]
+        weak = self._false_alarms(scores)[order]
         learn = self.config.learn
         pinned = weak if learn.normal == "pinned" and weak.any() else None
         self.model.learns_normal |= pinned is not None
@@ -223,7 +225,7 @@ class Discover:
         if learn.epochs:
             self.folder.write_text(HISTORY, to_csv(pd.DataFrame(self.model.classifier.history)))
 
-    def _false_alarms(self, novel: RegionStore, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    def _false_alarms(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
         """Decide how false alarms are known in this run; returns (R,) bool, the regions that score too low to be defects.
 
         With masks every region is a defect. With maps the score tells false alarms, unless the normal class is learned
@@ -235,7 +237,7 @@ class Discover:
         )
         if self.model.binarizer is None or not self.config.has_normal or self.model.learns_normal:
             return np.zeros(len(scores), dtype=bool)
-        self.model.gate = false_alarm_threshold([r.score for r in novel.images if not r.error])
+        self.model.gate = self.threshold
         weak: npt.NDArray[np.bool_] = scores < self.model.gate
         count, n_strong = self.model.n_region_classes, int((~weak).sum())
         if n_strong < count <= len(scores):

@@ -85,18 +85,20 @@ class Extractor:
                 masks.append(crop_mask)
                 context_masks.append(context_mask)
                 image_of.append(len(contexts))
-                crop_maps.append(cut_map(scores, image.shape[:2], region.square, self.config.crop.size))
+                if self.config.features.focus:
+                    crop_maps.append(cut_map(scores, image.shape[:2], region.square, self.config.crop.size))
                 digest = hashlib.blake2b(crop.tobytes() + crop_mask.tobytes(), digest_size=16).hexdigest()
                 out.regions.append(
                     RegionRecord(index, item.id, number, region.box, region.square, region.area, region.score, digest)
                 )
             if regions:
                 contexts.append(_shrink(image, self.config.model.input_size))
-                context_maps.append(_shrink_mask(scores, self.config.model.input_size))
+                if self.config.features.focus:
+                    context_maps.append(_shrink_mask(scores, self.config.model.input_size))
         if crops:
             out.batch = CropBatch(
                 np.stack(crops), np.stack(masks), np.stack(contexts), np.stack(context_masks), np.array(image_of),
-                np.stack(crop_maps), np.stack(context_maps),
+                np.stack(crop_maps) if crop_maps else None, np.stack(context_maps) if context_maps else None,
             )  # fmt: skip
             out.parts = self.encoder.encode(out.batch)
         return out
@@ -116,7 +118,7 @@ class Extractor:
             result, scores = binarize_map(self.binarizer, values)
             mask, record.threshold, record.score = result.mask, result.threshold, float(scores.max())
             if not mask.any() and 0 < self.alarm <= record.score:
-                mask = scores >= self.alarm
+                mask = solid(scores >= self.alarm, self.config.binarize.erosion)
                 low, high = self.binarizer.low_, self.binarizer.high_
                 record.threshold = low + self.alarm * (high - low)
         if mask is None or not mask.any():
@@ -128,6 +130,23 @@ class Extractor:
             return regions, components, mask, FLAT if scores is None else scores
         regions, components = find_regions(mask, size, rule=self.rule, scores=scores)
         return regions[: self.config.crop.max_regions], components, mask, FLAT if scores is None else scores
+
+
+def solid(mask: npt.NDArray[np.bool_], erosion: int) -> npt.NDArray[np.bool_]:
+    """The components of a mask that MEBin would count: those that an erosion by a square of that side does not remove.
+
+    Examples
+    --------
+    >>> mask = np.zeros((20, 20), bool)
+    >>> mask[2:10, 2:10] = mask[15, 15] = True
+    >>> int(solid(mask, 6).sum())
+    64
+    """
+    if not erosion:
+        return mask
+    left = cv2.erode(mask.astype(np.uint8), np.ones((erosion, erosion), np.uint8))
+    _, components = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
+    return np.isin(components, np.unique(components[left > 0]))
 
 
 def is_readable(item: Item) -> bool:

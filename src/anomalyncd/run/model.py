@@ -28,7 +28,7 @@ from .maps import binarizer_for
 from .records import RegionRecord
 
 Say = Callable[[str], None]  # called with one line before slow steps, such as a download
-FORMAT = 2  # of all that a run folder holds
+FORMAT = 3  # of all that a run folder holds
 
 
 @dataclass

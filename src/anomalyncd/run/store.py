@@ -62,6 +62,7 @@ class RegionStore:
                 shard = extractor(items[start : start + SHARD], first_index=start)
                 self._write_pictures(shard)
                 self.run.write(self._shard(number), _pack(shard))
+                shard.batch, shard.masks = None, {}  # pictures of all images would not fit into memory
             shards.append(shard)
             on_images(len(shard.images))
         self.run.finish(self.stage, key)
