@@ -189,7 +189,7 @@ def cut_map(
     Examples:
         >>> scores = np.float32([[0, 1], [0, 1]])
         >>> cut_map(scores, (20, 20), (10, 0, 10), 2).tolist()
-        [[1.0, 1.0], [1.0, 1.0]]
+        [[0.75, 1.0], [0.75, 1.0]]
     """
     (rows, columns), (height, width) = scores.shape, image_size
     left, top, side = square
