@@ -82,17 +82,14 @@ def test_never_nan_and_never_a_warning(values: list[float]) -> None:
     assert np.isfinite(false_alarm_threshold(values))
 
 
-def test_a_tail_of_extreme_images_does_not_make_the_rest_normal():
-    """Normal and defective images overlap, and a few defects score far higher: the two curves part these from all others."""
-    rng = np.random.default_rng(0)
-    scores = np.concatenate([rng.normal(0.3, 0.05, 60), rng.normal(0.42, 0.06, 60), rng.normal(0.9, 0.03, 15)])
-    threshold = false_alarm_threshold(scores)
-    slow = min(
-        (np.var(left) * len(left) + np.var(right) * len(right), (left[-1] + right[0]) / 2)
-        for cut in range(1, len(scores))
-        for left, right in [np.split(np.sort(scores), [cut])]
-    )[1]
-    assert threshold <= slow + 1e-9
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tail_of_extreme_images_does_not_make_most_defects_normal(seed):
+    """The two curves alone part 12 extreme images from all others, and lose 9 of 10 defects."""
+    rng = np.random.default_rng(seed)
+    normal = rng.normal(0.4, 0.06, 100)
+    defective = np.concatenate([rng.normal(0.55, 0.08, 100), rng.normal(0.85, 0.03, 12)])
+    threshold = false_alarm_threshold([*normal, *defective])
+    assert (defective < threshold).mean() < 0.5 and (normal > threshold).mean() < 0.1
 
 
 @pytest.mark.parametrize("seed", range(5))

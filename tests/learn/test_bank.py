@@ -129,7 +129,7 @@ def test_fresh_views_differ_within_a_pair_and_between_calls(vit, crops):
 
 def run_training(vit, views):
     config = make_config(
-        {"learn": {"epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 0.01, "n_heads": 2}}, preset="paper"
+        {"learn": {"epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 0.003, "n_heads": 2}}, preset="paper"
     ).learn
     torch.manual_seed(0)
     net = RegionNet(48 + 4, 3, 2, vit=vit)
@@ -205,4 +205,4 @@ def test_a_stored_bank_gives_the_loss_of_fresh_views_but_for_its_half_precision(
     assert len(banked) == EPOCHS
     for ours, theirs in zip(banked, history, strict=True):
         assert ours == pytest.approx(theirs, abs=2e-3)
-    assert abs(history[0]["loss"] - history[-1]["loss"]) > 0.02  # far more than the tolerance
+    assert history[0]["loss"] - history[-1]["loss"] > 0.02  # far more than the tolerance
