@@ -13,7 +13,7 @@ hazelnut against its true labels, 0.25 was kept for both weightings, so figures 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,6 @@ from ...detect.patchcore import PatchBank
 from ...detect.tokens import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import ward
-from ...progress import Silent
 from ...run.records import Item
 from .base import Features, Job, Probabilities, Rival, one_hot
 from .patches import Tokens, grid_of, image_key, on_grid, patch_tokens
@@ -62,17 +61,14 @@ class AnomalyClustering(Rival):
         self,
         n_classes: int,
         *,
-        random_state: int = 0,
-        backbone: str | None = None,
-        device: str = "auto",
-        progress: Silent | None = None,
         temperature: float = 0.25,
         weights: Literal["own", "given"] | None = None,
         size: int = 224,
         block: int | None = None,
         max_references: int | None = None,
+        **settings: Any,
     ) -> None:
-        super().__init__(n_classes, random_state=random_state, backbone=backbone, device=device, progress=progress)
+        super().__init__(n_classes, **settings)
         self.temperature, self.weights, self.size = temperature, weights, size
         self.block = block
         self.max_references = self.default_references if max_references is None else max_references

@@ -23,7 +23,6 @@ from ...learn.bank import Indices, draw_two, fill_bank, run_trunk
 from ...learn.network import RegionNet, ViewBatch
 from ...learn.trainer import train
 from ...learn.views import centre
-from ...progress import Silent
 from ...run.records import Item
 from .base import Features, Job, Rival
 from .patches import BATCH, image_key, square
@@ -50,10 +49,6 @@ class TrainedRival(Rival):
         self,
         n_classes: int,
         *,
-        random_state: int = 0,
-        backbone: str | None = None,
-        device: str = "auto",
-        progress: Silent | None = None,
         epochs: int = 50,
         batch_size: int = 128,
         learning_rate: float = 0.1,
@@ -61,8 +56,9 @@ class TrainedRival(Rival):
         supervised_weight: float = 0.35,
         bank_views: int = 8,
         size: int = 224,
+        **settings: Any,
     ) -> None:
-        super().__init__(n_classes, random_state=random_state, backbone=backbone, device=device, progress=progress)
+        super().__init__(n_classes, **settings)
         self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
         self.weight_decay, self.supervised_weight = weight_decay, supervised_weight
         self.bank_views, self.size = bank_views, size

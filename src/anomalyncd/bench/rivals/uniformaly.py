@@ -12,7 +12,7 @@ map or mask has already said where to look), and 20 restarts of k-means instead 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ from ...detect.tokens import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import kmeans
 from ...model.attention import pool_mask
-from ...progress import Silent
 from ...run.records import Item
 from .anomaly_clustering import nearest_distances, unit
 from .base import Features, Job, Probabilities, Rival, one_hot
@@ -57,14 +56,11 @@ class UniFormaly(Rival):
         self,
         n_classes: int,
         *,
-        random_state: int = 0,
-        backbone: str | None = None,
-        device: str = "auto",
-        progress: Silent | None = None,
         top_share: float = 0.05,
         size: int = 224,
+        **settings: Any,
     ) -> None:
-        super().__init__(n_classes, random_state=random_state, backbone=backbone, device=device, progress=progress)
+        super().__init__(n_classes, **settings)
         self.top_share, self.size = top_share, size
 
     def _discover(self, job: Job) -> tuple[Features, Probabilities]:
