@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-browser lint clean
 
 # The environment is made once and made again only when the dependencies change.
 $(STAMP): pyproject.toml
@@ -17,6 +17,13 @@ demo: $(STAMP)
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest
+
+# Chromium and what drives it are installed where that is possible. Where it is not, the tests say in one line that they did not run.
+test-browser: $(STAMP)
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  { apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium; } >/dev/null 2>&1; } || true
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(BIN)/python -m pip install --quiet playwright || true
+	$(BIN)/python -m pytest tests/browser
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks

@@ -52,7 +52,8 @@ def test_discover_writes_the_run_folder(run: Path) -> None:
     }  # fmt: skip
     images, regions = pd.read_csv(run / "images.csv"), pd.read_csv(run / "regions.csv")
     assert list(images.columns) == [
-        "image", "label", "class_name", "probability", "classes", "n_regions", "p_0", "p_1", "p_2", "p_3", "true_label",
+        "image", "label", "class_name", "probability", "classes", "n_regions", "unknown", "p_0", "p_1", "p_2", "p_3",
+        "true_label",
     ]  # fmt: skip
     assert images["image"].tolist() == sorted(images["image"]) and "good/000.png" in images["image"].tolist()
     assert (images["image"].str.split("/").str[0] == images["true_label"]).all()
@@ -336,9 +337,7 @@ def test_help_and_version() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--masks", "MASKS"], "how many classes?"),
-        (["--masks", "MASKS", "--classes", "auto"], "how many classes?"),
-        (["--masks", "MASKS", "--classes", "many"], "--classes must be a whole number, but got 'many'"),
+        (["--masks", "MASKS", "--classes", "many"], "--classes must be a whole number or auto, but got 'many'"),
         (["--masks", "MASKS", "--classes", "0"], "n_classes"),
         (["--masks", "MASKS", "--classes", "99999999999"], "n_classes"),
         (["--classes", "4", "--masks", "MASKS", "--detector", "musc"], "do not go with --maps or --masks"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
@@ -139,11 +139,23 @@ class MergeConfig(Section):
     temperature: float | None = Field(None, gt=0, description="τ_α in pixels; none = a tenth of the longer side")
 
 
+class UnknownConfig(Section):
+    """New kinds of defect among new images."""
+
+    false_rate: float = Field(
+        0.05, ge=0, lt=1, description="share of known regions that may be called unknown; 0 = none ever is"
+    )
+    group: int = Field(3, ge=2, description="unknown regions alike that `update` makes a new class of, at least")
+
+
 class Config(Section):
     """All settings of a run."""
 
-    n_classes: int | None = Field(None, ge=1, le=10_000, description="classes to find, normal counted")
+    n_classes: Annotated[int, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
+        "auto", description="classes to find, normal counted; auto = as many as the data speak for"
+    )
     has_normal: bool = Field(True, description="whether images without a defect are expected")
+    most_classes: int = Field(20, ge=2, le=200, description="most kinds of defect that auto considers")
     preset: Preset = "fast"
     random_state: int = Field(0, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda, mps, …")
@@ -155,6 +167,7 @@ class Config(Section):
     features: FeatureConfig = FeatureConfig()
     learn: LearnConfig = LearnConfig()
     merge: MergeConfig = MergeConfig()
+    unknown: UnknownConfig = UnknownConfig()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Config:
@@ -164,7 +177,7 @@ class Config(Section):
             )
         if self.learn.train_last_block and not self.features.class_token:
             raise ValueError("learn.train_last_block needs features.class_token above 0")
-        if self.n_classes is not None and self.has_normal and self.n_classes < 2:
+        if self.n_classes != "auto" and self.has_normal and self.n_classes < 2:
             raise ValueError("n_classes counts the normal class, so it must be at least 2 (or set has_normal to false)")
         return self
 

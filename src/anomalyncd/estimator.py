@@ -26,6 +26,7 @@ from .run.model import DiscoveryModel
 from .run.records import ImageRecord, RegionRecord, report_files
 from .run.store import SHARD
 from .run.tables import Assignment, assign, read_csv, read_history, read_results
+from .run.update import Update, update_run
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class AnomalyNCD:
 
     Parameters
     ----------
-    n_classes : how many classes to find, the normal one counted (unless `has_normal` is False)
+    n_classes : how many classes to find, the normal one counted (unless `has_normal` is False), or "auto"
     preset : `fast` (default) or `paper`
     has_normal : whether images without a defect are expected; they get label 0
     random_state : seed of every random choice
@@ -84,7 +85,7 @@ class AnomalyNCD:
 
     def __init__(
         self,
-        n_classes: int | str,
+        n_classes: int | str = "auto",
         *,
         preset: str | None = None,
         has_normal: bool = True,
@@ -177,20 +178,47 @@ class AnomalyNCD:
         detector = detect_again(self._folder, model.config) if bare else None
         records: list[ImageRecord] = []
         regions: list[RegionRecord] = []
-        probabilities = [np.empty((0, len(model.classes)))]
+        probabilities, unknown = [np.empty((0, len(model.classes)))], [np.empty(0)]
         with self.progress.task("Images", len(inputs)) as advance:
             for start in range(0, len(inputs), SHARD):
                 items = inputs.items[start : start + SHARD]
                 found = extract(detected(items, detector) if detector else items, first_index=start)
                 records += found.images
                 regions += found.regions
-                probabilities.append(model.region_probabilities(found.parts, found.regions))
+                recognized, scores = model.recognize(found.parts, found.regions)
+                probabilities.append(recognized)
+                unknown.append(scores)
                 advance(len(found.images))
         skipped = report_files(records, self.progress)
-        result = assign(records, regions, np.concatenate(probabilities), model.classes, model.names, model.config.merge)
+        result = assign(
+            records, regions, np.concatenate(probabilities), model.classes, model.names, model.config.merge,
+            np.concatenate(unknown),
+        )  # fmt: skip
         if inputs.truth:
             result.images["true_label"] = [inputs.truth.get(name) for name in result.images["image"]]
         return Prediction(result.labels, result.probabilities, result.regions, result.images, skipped)
+
+    def update(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Update:
+        """Take new images in: known classes keep their numbers, unknown regions that are alike become new classes.
+
+        Arguments as in `predict`. Afterwards `labels_` and all else are those of the old and the new images.
+        """
+        self._check_fitted()
+        bare = maps is None and masks is None and self.model_.config.detect.name is not None
+        return self.update_inputs(gather(images, maps, masks, detected=bare))
+
+    def update_inputs(self, inputs: Inputs, *, call: str = "AnomalyNCD.update") -> Update:
+        """As `update`, for inputs that were gathered before; call : what to note in the run's log."""
+        self._check_fitted()
+        inputs.check_outside(self._folder)
+        with logging_to(self._folder / LOG, self.progress, call) as progress:
+            found = update_run(self._folder, inputs, progress, device=self.device)
+        fresh = type(self).load(self._folder, device=self.device, progress=self.progress)
+        self.skipped_ = fresh.skipped_
+        self._set(
+            fresh.model_, Assignment(fresh.labels_, fresh.probabilities_, fresh.classes_, fresh.images_, fresh.regions_)
+        )
+        return found
 
     def save(self, path: str | Path) -> None:
         """Write the whole run to a folder, in the place of a run that may be there."""
@@ -226,8 +254,6 @@ class AnomalyNCD:
     @classmethod
     def from_config(cls, config: Config, *, progress: Silent | None = None) -> AnomalyNCD:
         """An estimator with all settings of a configuration."""
-        if config.n_classes is None:
-            raise SettingsError("n_classes is missing: say how many classes to find.")
         own = ("n_classes", "preset", "has_normal", "random_state", "device")
         settings = config.model_dump(mode="json", exclude=set(own))
         return cls(progress=progress, **{name: getattr(config, name) for name in own}, **settings)
@@ -239,14 +265,14 @@ class AnomalyNCD:
         return self
 
     def _config(self, chosen: Mapping[str, Any]) -> Config:
-        if isinstance(self.n_classes, bool) or not isinstance(self.n_classes, int | np.integer):
+        number = isinstance(self.n_classes, int | np.integer) and not isinstance(self.n_classes, bool)
+        if not number and self.n_classes != "auto":
             raise SettingsError(
-                f"n_classes must be a whole number for now, but got {self.n_classes!r}: count the kinds that you expect, "
-                "the normal one included."
+                f'n_classes must be a whole number, the normal class counted, or "auto", but got {self.n_classes!r}.'
             )
         given: dict[str, Any] = {
-            "n_classes": int(self.n_classes), "has_normal": self.has_normal, "random_state": self.random_state,
-            "device": self.device,
+            "n_classes": int(self.n_classes) if number else "auto", "has_normal": self.has_normal,
+            "random_state": self.random_state, "device": self.device,
         }  # fmt: skip
         backbone = {"model": {"backbone": self.backbone}} if self.backbone else {}
         return make_config(self.settings, given, backbone, chosen, preset=self.preset)

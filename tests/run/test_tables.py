@@ -12,7 +12,7 @@ import pytest
 from anomalyncd.config import MergeConfig
 from anomalyncd.errors import RunError, SettingsError
 from anomalyncd.run import tables
-from anomalyncd.run.records import ImageRecord, RegionRecord
+from anomalyncd.run.records import ImageRecord, Item, RegionRecord
 from anomalyncd.run.tables import (
     assign,
     check_table,
@@ -78,7 +78,10 @@ def test_no_region_and_no_image_at_all() -> None:
 
 
 def test_the_manifest_lists_every_file() -> None:
-    table = manifest([image(0, 2), image(1, error="damaged"), image(2, note="odd")])
+    items = [Item("0.png", Path("0.png"), Path("0.npy")), Item("1.png", Path("1.png")), Item("2", np.zeros((2, 2, 3)))]
+    table = manifest([image(0, 2), image(1, error="damaged"), image(2, note="odd")], items)
+    assert table["file"].tolist() == [str(Path("0.png").absolute()), str(Path("1.png").absolute()), ""]
+    assert table["map"].tolist() == [str(Path("0.npy").absolute()), "", ""]
     assert table["status"].tolist() == ["ok", "skipped", "ok"]
     assert table["message"].tolist() == ["", "damaged", "odd"]
     assert np.isnan(table["score"][1]) and table["score"][0] == 0.5

@@ -23,9 +23,8 @@ from ..estimator import AnomalyNCD
 from ..metrics import evaluate
 from ..progress import Silent
 from ..run.detect import make_maps, normal_items, pinned
-from ..run.discover import RETRAINED
 from ..run.evaluation import evaluate_maps
-from ..run.folder import RunFolder, stable_hash
+from ..run.folder import RETRAINED, RunFolder, stable_hash
 from ..run.inputs import Inputs
 from ..run.records import Item
 from ..run.store import SHARD, RegionStore, file_identity

@@ -7,10 +7,10 @@ import warnings
 import typer
 
 from ..errors import AnomalyNCDError
-from . import bench
+from . import bench, export, report, review, update
 from .commands import app
 
-__all__ = ["app", "main"]
+__all__ = ["app", "export", "main", "report", "review", "update"]
 
 app.add_typer(bench.app, name="bench")
 

@@ -27,7 +27,9 @@ def discover(
     maps: opt.Maps = None,
     masks: opt.Masks = None,
     base: Annotated[Path | None, typer.Option(help="Labelled defects of other products: images/ and masks/.")] = None,
-    classes: Annotated[str | None, typer.Option(metavar="N", help="How many classes to find, normal counted.")] = None,
+    classes: Annotated[
+        str | None, typer.Option(metavar="N", help="How many classes to find, normal counted; auto by default.")
+    ] = None,
     no_normal: Annotated[bool, typer.Option("--no-normal", help="All images have a defect.")] = False,
     exclude: opt.Exclude = None,
     detector: opt.DetectorName = None,

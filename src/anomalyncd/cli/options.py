@@ -70,16 +70,14 @@ def detector_layer(name: str | None, tile: int | None) -> dict[str, Any]:
     return {"detect": {"name": name, "settings": {"tile": tile}}}
 
 
-def n_classes(value: Any) -> int:
-    """--classes as a number."""
+def n_classes(value: Any) -> int | str:
+    """--classes as a number, or auto."""
     if value is None or value == "auto":
-        raise SettingsError(
-            "how many classes? Give --classes N, the normal one counted (an estimate is not built in yet)."
-        )
+        return "auto"
     try:
         return int(str(value))
     except ValueError:
-        raise SettingsError(f"--classes must be a whole number, but got {value!r}.") from None
+        raise SettingsError(f"--classes must be a whole number or auto, but got {value!r}.") from None
 
 
 def not_both(maps: Path | None, masks: Path | None) -> None:

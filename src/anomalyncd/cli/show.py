@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ..progress import Terminal
     from ..run.detection import DetectionRun
     from ..run.records import Item
+
+
+FEW = 5  # images of a class that is pointed out
 
 
 def quoted(path: Path) -> str:
@@ -103,6 +107,8 @@ def show_run(model: AnomalyNCD, items: Sequence[Item], out: Path, progress: Term
     times = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in model.seconds_.items() if seconds >= 0.05)
     found = f"{counted(len(model.images_), 'image')}, {counted(len(model.regions_), 'region')}"
     typer.echo(f"\n{found}, {counted(len(model.skipped_), 'file')} skipped" + (f"; {times}" if times else ""))
+    show_count(out)
+    show_small(model.images_, out)
     draw(out, items, progress)
     if model.model_.config.detect.name:
         inputs = ""
@@ -110,15 +116,50 @@ def show_run(model: AnomalyNCD, items: Sequence[Item], out: Path, progress: Term
         inputs = "--masks MASKS " if model.model_.binarizer is None else "--maps MAPS "
     labels = "" if "true_label" in model.images_ else " --labels TABLE"
     typer.echo(f"Next: anomalyncd evaluate {quoted(out)}{labels}")
+    typer.echo(f"  or: anomalyncd review {quoted(out)}   (name, merge and correct the classes)")
     typer.echo(f"  or: anomalyncd predict {quoted(out)} NEW_IMAGES {inputs}--out new.csv")
+
+
+def show_count(run: Path) -> None:
+    """How the number of classes was found, where it was not given."""
+    from ..run.folder import COUNT
+
+    if not (run / COUNT).exists():
+        return
+    found = json.loads((run / COUNT).read_text(encoding="utf-8"))
+    normal = "normal and " if found["normal"] else ""
+    typer.echo(
+        f"Number of classes, estimated: {normal}{counted(found['count'], 'kind')} of defect; "
+        f"{found['low']} to {found['high']} are hardly worse (--classes N decides, normal counted)"
+    )
+
+
+def show_small(images: DataFrame, run: Path) -> None:
+    """Classes and groups of few images, which are easily overlooked."""
+    from ..run.folder import GROUPS
+    from ..run.tables import read_csv
+
+    counts = images.loc[images["label"] > 0, "class_name"].value_counts()
+    if few := [f"{name} ({counted(count, 'image')})" for name, count in counts.items() if count <= FEW]:
+        typer.echo(f"Small classes: {', '.join(few)}")
+    groups = read_csv(run / GROUPS)
+    if len(groups):
+        sizes = groups["group"].value_counts()
+        typer.echo(
+            f"Apart from all others: {counted(int((sizes > 1).sum()), 'small group')} and "
+            f"{counted(int((sizes == 1).sum()), 'single region')}, perhaps rare kinds of defect: {run / GROUPS}"
+        )
 
 
 def draw(run: Path, items: Sequence[Item], progress: Terminal) -> None:
     """The pictures of a run, and where they are."""
     from ..report.classes import draw_class_sheets, draw_classes
+    from ..report.count import draw_count
+    from ..report.html import write_report
 
     try:
         overview, pages = draw_classes(run), draw_class_sheets(run, items)
+        count, report = draw_count(run), write_report(run, progress, items=items)
     except OSError as error:  # all else is written, so this must not look like a failed run
         progress.warn(f"{run}: cannot draw the classes ({error.strerror or error}).")
         return
@@ -126,3 +167,6 @@ def draw(run: Path, items: Sequence[Item], progress: Terminal) -> None:
         typer.echo(f"Look at the classes: {overview}")
     if pages:
         typer.echo(f"A page for each, with maps and masks: {pages[0].parent}")
+    if count is not None:
+        typer.echo(f"Why this number of classes: {count}")
+    typer.echo(f"Everything on one page, for a browser: {report}")

@@ -18,6 +18,8 @@ from .views import centre, dihedral
 
 Floats = npt.NDArray[np.floating]
 
+CROP_PARTS = ("class_token", "patches")  # seen in the crop; the others in the whole image
+
 
 @dataclass(frozen=True)
 class CropBatch:

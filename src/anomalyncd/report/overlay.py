@@ -70,7 +70,8 @@ def heat(
     holes = ~np.isfinite(values)
     scaled = np.zeros(values.shape, np.float32)
     if low < high:
-        scaled[~holes] = np.clip((values[~holes] - low) / (high - low), 0, 1)
+        with np.errstate(over="ignore"):  # a range of nearly nothing: what lies above it is 1 all the same
+            scaled[~holes] = np.clip((values[~holes] - low) / (high - low), 0, 1)
     height, width = size
     shrinks = height * width < values.size
     method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR

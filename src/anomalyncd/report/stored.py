@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config import make_config, read_config
+from ..crop import CropRule, find_regions
 from ..data.images import read_image
 from ..data.maps import read_map, read_mask
 from ..errors import BadFileError
@@ -31,7 +34,7 @@ class StoredPictures:
     ----------
     run : folder of a finished run
     items : the images as they were given to the run, their maps if these came from outside, and true masks if there are
-        any. The run itself keeps names only: without items an image is found where its name is a path.
+        any. Without items an image is looked for where it was when the run was made.
 
     Attributes
     ----------
@@ -45,14 +48,24 @@ class StoredPictures:
         self.range = _read_range(run / "range.json")
         self._items = {item.id: item for item in items}
         self._index = {name: index for index, name in enumerate(self.manifest["image"])}
+        self._config = make_config(read_config(run / "config.yaml"))
 
     def image(self, name: str) -> Picture | None:
         """(H, W, 3) uint8 RGB"""
-        return _read(read_image, self._items[name].image if name in self._items else Path(name))
+        return _read(read_image, self._items[name].image if name in self._items else self.file(name) or Path(name))
+
+    def file(self, name: str) -> Path | None:
+        """Where the image lay when the run was made; None for an array."""
+        return self._place(name, "file")
+
+    def size(self, name: str) -> tuple[int, int]:
+        """(H, W) of an image, without reading it"""
+        row = self.manifest.iloc[self._index[name]]
+        return int(row["height"]), int(row["width"])
 
     def map(self, name: str) -> NDArray[np.float32] | None:
         """(h, w) float32, in the detector's units"""
-        given = self._items[name].map if name in self._items else None
+        given = self._items[name].map if name in self._items else self._place(name, "map")
         if given is not None:
             return _read(read_map, given)
         # A run keeps the maps that it made by number, or as the images lie.
@@ -63,6 +76,26 @@ class StoredPictures:
     def mask(self, name: str) -> NDArray[np.bool_] | None:
         """(h, w) bool, as the run used it"""
         return _read(read_mask, self.run / "masks" / f"{file_stem(self._index[name], name)}.png")
+
+    def region_masks(self, name: str) -> list[NDArray[np.bool_]]:
+        """(H, W) bool of each region of an image, in the order of its rows in regions.csv, at the image's own size."""
+        row, size = self.manifest.iloc[self._index[name]], self.size(name)
+        mask, crop = self.mask(name), self._config.crop
+        if mask is None or not mask.any():
+            return [np.ones(size, bool)] * int(row["n_regions"])
+        rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
+        regions, components = find_regions(mask, size, rule=rule)
+        large = cv2.resize(components.astype(np.float32), size[::-1], interpolation=cv2.INTER_NEAREST)
+        masks = [np.isin(large, region.labels) for region in regions[: int(row["n_regions"])]]
+        for own, region in zip(masks, regions, strict=False):
+            if not own.any():  # thinner than a pixel of the image
+                x, y, width, height = region.box
+                own[y : y + height, x : x + width] = True
+        return masks
+
+    def _place(self, name: str, column: str) -> Path | None:
+        place = self.manifest.iloc[self._index[name]].get(column) if name in self._index else None
+        return Path(place) if isinstance(place, str) and place else None
 
     def truth(self, name: str) -> NDArray[np.bool_] | None:
         """(h, w) bool, from the items' masks: an image without one is normal if others have one, else nobody knows."""

@@ -15,29 +15,45 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from .. import __version__
+from ..assign.count import estimate_count, n_steps
 from ..assign.gate import false_alarm_threshold
+from ..assign.groups import small_groups
 from ..binarize.base import Binarizer
 from ..config import Config
 from ..detect import Detector
 from ..errors import DataError, RunError
 from ..learn.classifier import Parts, RegionSet, fit_classifier
 from ..learn.cluster import by_size, check_enough
+from ..learn.features import CROP_PARTS, FeatureSpace
 from ..model.backbone import MaskGuidedViT
 from ..model.device import choose_device
 from .detect import make_maps, pinned
 from .extract import Extractor
-from .folder import CLASS_NAMES, HISTORY, IMAGES_TABLE, MANIFEST, MODEL_FILE, REGIONS_TABLE, RunFolder, stable_hash
+from .folder import (
+    CLASS_NAMES,
+    COUNT,
+    GROUPS,
+    HISTORY,
+    IMAGES_TABLE,
+    MANIFEST,
+    MODEL_FILE,
+    REGIONS_TABLE,
+    RETRAINED,
+    UPDATE,
+    RunFolder,
+    stable_hash,
+)  # fmt: skip
 from .inputs import BaseSet, Inputs
 from .log import RunLog
 from .maps import binarizer_for, fit_binarizer
 from .model import FORMAT, DiscoveryModel, make_encoder, read_names, restore_binarizer
 from .records import Item, RegionRecord, report_files
+from .relearn import hold, read_corrections
 from .store import RegionStore, file_identity, fingerprint
 from .tables import Assignment, assign, manifest, read_history, to_csv
 
 T = TypeVar("T")
 RANGE = "range.json"
-RETRAINED = "tokens/trained.safetensors"  # class tokens of all regions after training
 BASE_REGIONS = 2  # crops that an image of the labelled base set gives, as in the paper
 
 
@@ -71,8 +87,14 @@ class Discover:
         choose_device(self.config.device)  # a wrong one is said now, not after the maps were read
         for note in inputs.notes:
             self.progress.warn(note)
-        self.given_names = read_names(self.folder.path)
+        if self.folder.has_begun(UPDATE):
+            raise RunError(
+                f"{self.folder.path}: this run has taken in more images since (`anomalyncd update`), which `discover` would "
+                "forget. Choose another folder, or go on with `update`."
+            )
+        self.given_names, self.corrections = read_names(self.folder.path), read_corrections(self.folder.path)
         self.folder.write_text("config.yaml", self.config.to_yaml())
+        given = inputs.items
         if self.config.detect.name:
             inputs = self._timed("maps", lambda: self._maps(inputs, normal, detector))
         range_key = stable_hash(
@@ -92,14 +114,19 @@ class Discover:
             [region.digest for region in novel.regions], [bool(record.error) for record in novel.images],
         )  # fmt: skip
         parts = self._timed("learning", lambda: self._learn(novel, labelled, learn_key))
+        probabilities = self.model.region_probabilities(parts, novel.regions)
+        place = {(region.image, region.region): row for row, region in enumerate(novel.regions)}
+        held = {place[key]: label for key, label in self.corrections.items() if key in place}
+        hold(probabilities, np.array([*held], int), np.array([*held.values()], int), self.model.classes)
         result = assign(
-            novel.images, novel.regions, self.model.region_probabilities(parts, novel.regions), self.model.classes,
-            self.model.names, self.config.merge,
+            novel.images, novel.regions, probabilities, self.model.classes, self.model.names, self.config.merge,
+            self.model.fit_unknown(parts, novel.regions),
         )  # fmt: skip
         if inputs.truth:
             result.images["true_label"] = [inputs.truth.get(name) for name in result.images["image"]]
         result.regions["crop"] = [novel.crop_name(region) for region in novel.regions]
-        self._write_tables(novel, result)
+        self.folder.write_text(GROUPS, to_csv(self._small_groups(parts, result.regions)))
+        self._write_tables(novel, result, given)
         return Discovery(self.model, result, skipped, read_history(self.folder.path), self.seconds)
 
     def _maps(self, inputs: Inputs, normal: Sequence[Item], detector: Detector | None) -> Inputs:
@@ -167,6 +194,9 @@ class Discover:
             return known
         if renamed := {k: name for k, name in self.given_names.items() if name != self.model.names.get(k)}:
             self.progress.warn(f"classes are learned anew, so the names given to them no longer fit: {renamed}")
+        if self.corrections:
+            self.progress.warn(f"classes are learned anew, and {len(self.corrections)} corrected regions with them.")
+            self.corrections = {}
         self.folder.start("learn", key, RETRAINED)
         parts: Parts = novel.parts
         if novel.regions:
@@ -175,7 +205,10 @@ class Discover:
                 parts = self._encode_again(novel)
                 self.folder.write(RETRAINED, safetensors.numpy.save(dict(parts)))
             self._number_by_size(parts, novel)
+            self.model.fit_unknown(parts, novel.regions)
         else:
+            if not len(self.model.classes):
+                self.model.set_count(1)
             self.progress.warn(
                 "no image has an anomalous region: all of them are normal, and there is nothing to learn."
             )
@@ -193,7 +226,7 @@ class Discover:
             parts = safetensors.numpy.load_file(self.folder.path / RETRAINED) if retrained else novel.parts
         except (RunError, OSError, SafetensorError):
             return None
-        model.names |= self.given_names
+        model.names |= {k: name for k, name in self.given_names.items() if k in model.names}
         if model.config != self.config:  # only in what learning does not depend on
             model.config = self.config
             self.folder.write(MODEL_FILE, model.pack())
@@ -208,6 +241,8 @@ class Discover:
         pinned = weak if learn.normal == "pinned" and weak.any() else None
         self.model.learns_normal |= pinned is not None
         used = order[~weak] if pinned is None else order
+        if not len(self.model.classes):
+            self._count(novel, used, order[~weak])
         count = self.model.n_region_classes
         check_enough(int((~weak).sum()), count - (pinned is not None))
         chosen = RegionSet(
@@ -225,6 +260,28 @@ class Discover:
         if learn.epochs:
             self.folder.write_text(HISTORY, to_csv(pd.DataFrame(self.model.classifier.history)))
 
+    def _count(self, novel: RegionStore, used: npt.NDArray[np.int64], strong: npt.NDArray[np.int64]) -> None:
+        """Estimate the number of classes from the regions that may be defects, on frozen features."""
+        weights = self.config.features.weights()
+        space = FeatureSpace(weights).fit(
+            {name: novel.parts[name][used] for name in weights}, center=self.config.features.center
+        )
+        parts = {name: novel.parts[name][strong] for name in weights}
+        near = {name: weight for name, weight in weights.items() if name in CROP_PARTS}
+        far = {name: weight for name, weight in weights.items() if name not in CROP_PARTS}
+        kinds = [FeatureSpace(some, space.means).transform(parts) for some in (near, far) if some]
+        with self.progress.task("Number of classes", n_steps()) as advance:
+            found = estimate_count(
+                space.transform(parts),
+                self.config.most_classes,
+                kinds=kinds,
+                seed=self.config.random_state,
+                on_step=advance,
+            )
+        normal = int(self.config.has_normal and not (self.model.learns_normal and len(used) == len(strong)))
+        self.model.set_count(max(found.count + normal, 1 + self.config.has_normal))
+        self.folder.write_json(COUNT, {**found.to_json_dict(), "normal": normal})
+
     def _false_alarms(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
         """Decide how false alarms are known in this run; returns (R,) bool, the regions that score too low to be defects.
 
@@ -239,7 +296,7 @@ class Discover:
             return np.zeros(len(scores), dtype=bool)
         self.model.gate = self.threshold
         weak: npt.NDArray[np.bool_] = scores < self.model.gate
-        count, n_strong = self.model.n_region_classes, int((~weak).sum())
+        count, n_strong = max(self.model.n_region_classes, 1), int((~weak).sum())
         if n_strong < count <= len(scores):
             self.progress.warn(
                 f"only {n_strong} regions score clearly higher than the rest, fewer than the {count} classes asked for: "
@@ -273,8 +330,18 @@ class Discover:
         offset = self.model.n_region_classes - len(defects)
         self.model.classifier.renumber(np.concatenate([np.arange(offset), order + offset]))
 
-    def _write_tables(self, novel: RegionStore, result: Assignment) -> None:
-        self.folder.write_text(MANIFEST, to_csv(manifest(novel.images)))
+    def _small_groups(self, parts: Parts, regions: pd.DataFrame) -> pd.DataFrame:
+        """Regions apart from all others: too few for a class, or too odd for theirs."""
+        found: list[list[int]] = []
+        if self.model.classifier is not None and len(regions):
+            found = small_groups(self.model.classifier.space.transform(parts))
+        rows = [place for group in found for place in group]
+        table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)
+        table.insert(0, "group", [number for number, group in enumerate(found, start=1) for _ in group])
+        return table
+
+    def _write_tables(self, novel: RegionStore, result: Assignment, items: Sequence[Item]) -> None:
+        self.folder.write_text(MANIFEST, to_csv(manifest(novel.images, items)))
         self.folder.write_text(REGIONS_TABLE, to_csv(result.regions))
         self.folder.write_json(CLASS_NAMES, {str(k): name for k, name in self.model.names.items()})
         self.folder.write_text(IMAGES_TABLE, to_csv(result.images))  # last: where it is, the run is whole

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,22 @@ REGIONS_TABLE = "regions.csv"
 MANIFEST = "manifest.csv"
 HISTORY = "loss.csv"
 CLASS_SHEET = "classes.png"
+CORRECTIONS = "corrections.csv"  # classes of single regions that a person decided
+COUNT = "count.json"
+GROUPS = "groups.csv"
+REPORT = "report.html"
+RETRAINED = "tokens/trained.safetensors"  # features of all regions after training, where the network changed
+UPDATE = "update"  # stage: more images than `discover` was given
+COMMIT = "commit"  # files that replace others together
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
-    MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, "pictures", "report.html",
+    MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, CORRECTIONS, COUNT, GROUPS,
+    "pictures",
+    REPORT,
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "tokens", "base", "scores.csv",
-    "metrics.json",
+    "metrics.json", "export",
 )  # fmt: skip
 
 
@@ -64,6 +73,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             with FileLock(self.path / LOCK, timeout=0):
                 self._sweep()
+                self._finish_commit()
                 if not (self.path / STAGES).exists():
                     self.write_json(STAGES, {})
                 try:
@@ -84,6 +94,10 @@ class RunFolder:
     def is_done(self, stage: str, key: str) -> bool:
         """Whether the stage was finished from exactly these inputs."""
         return self._stages().get(stage) == {"key": key, "done": True}
+
+    def has_begun(self, stage: str) -> bool:
+        """Whether the stage was ever begun."""
+        return stage in self._stages()
 
     def start(self, stage: str, key: str, *outputs: str) -> None:
         """Begin or go on with a stage: its outputs are kept only if they were begun from the same inputs."""
@@ -124,13 +138,26 @@ class RunFolder:
                 partial.unlink()  # on a full disk every byte counts
             raise
 
+    def commit(self, files: Mapping[str, bytes]) -> None:
+        """Replace several files as one: whenever the process is killed, either all or none of them are new."""
+        for name, data in files.items():
+            self.write(f"{COMMIT}{PARTIAL}/{name}", data)  # a killed process leaves a folder that is swept away …
+        os.replace(self.path / f"{COMMIT}{PARTIAL}", self.path / COMMIT)
+        self._finish_commit()  # … and from here on one that the next call goes on with
+
+    def recover(self) -> None:
+        """Finish a commit that a killed process left, before the files are read."""
+        if (self.path / COMMIT).is_dir():
+            with self.writing():
+                pass
+
     def write_text(self, name: str, text: str) -> None:
         """Write a text file (UTF-8, newline as given) whole or not at all."""
         self.write(name, text.encode("utf-8"))
 
     def write_json(self, name: str, value: Any) -> None:
         """Write JSON, sorted and indented, whole or not at all."""
-        self.write_text(name, json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+        self.write_text(name, to_json(value))
 
     def _check_ours(self) -> None:
         """A run replaces what lies under its own names (masks, crops …), so it must not meet somebody else's."""
@@ -148,6 +175,15 @@ class RunFolder:
         for leftover in list(self.path.rglob(f"*{PARTIAL}")):
             _remove(leftover)
 
+    def _finish_commit(self) -> None:
+        folder = self.path / COMMIT
+        if folder.is_dir():
+            for file in [entry for entry in folder.rglob("*") if entry.is_file()]:
+                target = self.path / file.relative_to(folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(file, target)
+            _remove(folder)
+
     def _record(self, stage: str, key: str, done: bool) -> None:
         self.write_json(STAGES, {**self._stages(), stage: {"key": key, "done": done}})
 
@@ -157,6 +193,11 @@ class RunFolder:
             return {stage: dict(state) for stage, state in stages.items()}
         except (FileNotFoundError, ValueError, TypeError, AttributeError):
             return {}  # damaged: everything is done again
+
+
+def to_json(value: Any) -> str:
+    """JSON, sorted and indented."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _remove(path: Path) -> None:

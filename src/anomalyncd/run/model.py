@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 from .. import __version__
 from ..assign.merge import novel_probabilities
+from ..assign.unknown import UnknownScore, fit_unknown
 from ..binarize.base import Binarizer
 from ..config import Config, make_config
 from ..errors import RunError
@@ -23,12 +24,12 @@ from ..learn.features import RegionEncoder
 from ..model.backbone import MaskGuidedViT, load_vit
 from ..model.device import choose_device
 from .extract import Extractor
-from .folder import CLASS_NAMES, MODEL_FILE
+from .folder import CLASS_NAMES, MODEL_FILE, RunFolder
 from .maps import binarizer_for
 from .records import RegionRecord
 
 Say = Callable[[str], None]  # called with one line before slow steps, such as a download
-FORMAT = 3  # of all that a run folder holds
+FORMAT = 4  # of all that a run folder holds
 
 
 @dataclass
@@ -42,6 +43,8 @@ class DiscoveryModel:
     learns_normal : whether the classifier's first class is the normal one
     alarm : where an image without a stable region is cut, see `Extractor`
     names : label → name of the class
+    classes : (K,) int, labels in the order of the columns of all probabilities; empty until their number is known
+    unknown : how far regions lie from all that was fitted; None when there was no region
     """
 
     config: Config
@@ -51,21 +54,28 @@ class DiscoveryModel:
     learns_normal: bool = False
     alarm: float = 0.0
     names: dict[int, str] = field(default_factory=dict)
+    classes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    unknown: UnknownScore | None = None
 
     def __post_init__(self) -> None:
-        self.names = self.names or {k: "normal" if k == 0 else f"class {k}" for k in self.classes.tolist()}
         self._vit: MaskGuidedViT | None = None
+        if not len(self.classes) and self.config.n_classes != "auto":
+            self.set_count(self.config.n_classes)
+
+    def set_count(self, count: int) -> None:
+        """Number the classes: 0 … count − 1, or 1 … count where no image is normal."""
+        self.classes = np.arange(count) if self.config.has_normal else np.arange(1, count + 1)
+        self.names = {k: self.names.get(k, default_name(k)) for k in self.classes.tolist()}
 
     @property
-    def classes(self) -> npt.NDArray[np.int64]:
-        """Labels (K,) in the order of the columns of all probabilities."""
-        count = self.config.n_classes or 0
-        return np.arange(count) if self.config.has_normal else np.arange(1, count + 1)
+    def learned_classes(self) -> npt.NDArray[np.int64]:
+        """Labels of the classes that the classifier tells apart, in its order: all, or all but normal."""
+        return self.classes if self.learns_normal else self.classes[self.classes > 0]
 
     @property
     def n_region_classes(self) -> int:
         """Classes that regions fall into."""
-        return len(self.classes) - (self.config.has_normal and not self.learns_normal)
+        return len(self.learned_classes)
 
     def region_probabilities(self, parts: Parts, regions: Sequence[RegionRecord]) -> npt.NDArray[np.float64]:
         """(R, K) over `classes`; rows of NaN where nothing was learned."""
@@ -82,6 +92,34 @@ class DiscoveryModel:
             out[false_alarm] = 0
             out[false_alarm, 0] = 1
         return out
+
+    def fit_unknown(
+        self, parts: Parts, regions: Sequence[RegionRecord], known: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Fit the unknown score to the run's own regions; returns (R,), how far each of them lies from the others.
+
+        known : (R,) bool, regions that have a class; the others are no references, or more like them would seem known
+        """
+        self.unknown = None
+        if self.classifier is None or not regions:
+            return np.zeros(len(regions))
+        known = np.ones(len(regions), bool) if known is None else known
+        images = np.array([region.index for region in regions])
+        features, scores = self.classifier.space.transform(parts), np.zeros(len(regions))
+        self.unknown, scores[known] = fit_unknown(features[known], images[known], self.config.unknown.false_rate)
+        scores[~known] = self.unknown(features[~known])
+        return scores
+
+    def recognize(
+        self, parts: Parts, regions: Sequence[RegionRecord]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """As `region_probabilities`, with rows of NaN for regions of an unknown kind, and the unknown score (R,) of each."""
+        probabilities, scores = self.region_probabilities(parts, regions), np.zeros(len(regions))
+        if self.unknown is not None and self.classifier is not None and regions:
+            alarms = np.array([region.score for region in regions]) >= self.gate
+            scores = np.where(alarms, self.unknown(self.classifier.space.transform(parts)), 0.0)
+            probabilities[scores > 0.5] = np.nan
+        return probabilities, scores
 
     def vit(self, say: Say | None = None) -> MaskGuidedViT:
         """The backbone on its device, with the trained last block; loaded once."""
@@ -100,6 +138,8 @@ class DiscoveryModel:
         tensors: dict[str, Any] = (
             self.classifier.tensors() if self.classifier else {"weight": np.zeros((0, 1), np.float32)}
         )
+        if self.unknown is not None:
+            tensors["reference"] = self.unknown.reference.astype(np.float16)
         meta = {
             "format": FORMAT,
             "version": __version__,
@@ -110,6 +150,8 @@ class DiscoveryModel:
             "learns_normal": self.learns_normal,
             "alarm": self.alarm,
             "names": {str(k): name for k, name in self.names.items()},
+            "classes": self.classes.tolist(),
+            "unknown_limit": self.unknown.limit if self.unknown and np.isfinite(self.unknown.limit) else None,
         }
         data: bytes = safetensors.numpy.save(tensors, metadata={"anomalyncd": json.dumps(meta)})
         return data
@@ -118,6 +160,7 @@ class DiscoveryModel:
     def read(cls, folder: Path, *, device: str = "auto", names: bool = True) -> DiscoveryModel:
         """The model of a run folder, with the names that people gave to its classes unless `names` is False."""
         path = folder / MODEL_FILE
+        RunFolder(folder).recover()
         if not path.is_file():
             raise RunError(
                 f"{folder}: expected a finished run with {MODEL_FILE}, none found. Make or finish one with "
@@ -133,7 +176,13 @@ class DiscoveryModel:
             classifier = Classifier.restore(tensors, meta["classifier"]) if meta["classifier"] else None
             binarizer = restore_binarizer(config, meta["binarizer"]) if meta["binarizer"] else None
             own_names = {int(k): name for k, name in meta["names"].items()}
-            model = cls(config, classifier, binarizer, meta["gate"], meta["learns_normal"], meta["alarm"], own_names)
+            classes, reference = np.array(meta["classes"], np.int64), tensors.pop("reference", None)
+            limit = np.inf if meta["unknown_limit"] is None else float(meta["unknown_limit"])
+            unknown = None if reference is None else UnknownScore(reference.astype(np.float32), limit)
+            model = cls(
+                config, classifier, binarizer, meta["gate"], meta["learns_normal"], meta["alarm"], own_names, classes,
+                unknown,
+            )  # fmt: skip
         except RunError:
             raise
         except Exception as error:  # damage shows in many ways, and all mean the same to the user
@@ -141,8 +190,13 @@ class DiscoveryModel:
                 f"{path}: damaged, or not a model of anomalyncd ({error}). Call the `discover` that made it again."
             ) from error
         if names:
-            model.names |= read_names(folder)
+            model.names |= {k: name for k, name in read_names(folder).items() if k in model.names}
         return model
+
+
+def default_name(label: int) -> str:
+    """What a class is called until a person names it."""
+    return "normal" if label == 0 else f"class {label}"
 
 
 def read_names(folder: Path) -> dict[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -43,6 +43,7 @@ class RegionStore:
         self.images: list[ImageRecord] = []
         self.regions: list[RegionRecord] = []
         self.parts: dict[str, npt.NDArray[np.float16]] = {}
+        self.n_shards = 0
 
     def fill(
         self,
@@ -68,12 +69,26 @@ class RegionStore:
         self.run.finish(self.stage, key)
         return self._join(shards)
 
-    def read(self) -> RegionStore:
-        """What `fill` has stored in an earlier call."""
+    def read(self, n_images: int | None = None) -> RegionStore:
+        """What was stored in earlier calls, all or the first images only: a killed `extend` may have left more."""
         shards: list[Extracted] = []
-        while (shard := self._read(len(shards))) is not None:
+        count = 0
+        while count != n_images and (shard := self._read(len(shards))) is not None:
             shards.append(shard)
+            count += len(shard.images)
+        self.n_shards = len(shards)
         return self._join(shards)
+
+    def extend(self, shards: Iterable[Extracted]) -> RegionStore:
+        """Store more images behind those that were read."""
+        all_shards = [Extracted(self.images, self.regions, parts=self.parts)]
+        for found in shards:
+            self._write_pictures(found)
+            self.run.write(self._shard(self.n_shards), _pack(found))
+            self.n_shards += 1
+            found.batch, found.masks = None, {}
+            all_shards.append(found)
+        return self._join(all_shards)
 
     def _join(self, shards: Sequence[Extracted]) -> RegionStore:
         self.images = [record for shard in shards for record in shard.images]

@@ -15,13 +15,13 @@ import pandas as pd
 from ..assign.merge import image_classes, merge_regions
 from ..config import MergeConfig
 from ..errors import RunError, SettingsError
-from .folder import HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL
-from .records import ImageRecord, RegionRecord
+from .folder import HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL, RunFolder
+from .records import ImageRecord, Item, RegionRecord, Source
 
 DIGITS = 6  # of figures for reading; the columns p_… are exact, because `load` reads `probabilities_` from them
 REGION_COLUMNS = (
     "image", "region", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "area", "score",
-    "label", "class_name", "probability",
+    "label", "class_name", "probability", "unknown",
 )  # fmt: skip
 
 
@@ -47,6 +47,7 @@ def assign(
     classes: npt.NDArray[np.int64],
     names: Mapping[int, str],
     config: MergeConfig,
+    unknown: npt.NDArray[np.float64] | None = None,
 ) -> Assignment:
     """Merge region classes into image classes (paper Sec. 3.4).
 
@@ -56,13 +57,14 @@ def assign(
     Parameters
     ----------
     region_probabilities : (R, K) over `classes`; rows of NaN are regions that nothing is known about (label −1)
+    unknown : (R,) in 0 … 1, how far each region lies from those that were fitted; an image has its largest
     """
     images = [record for record in images if not record.error]
     position = {record.index: row for row, record in enumerate(images)}
     of_image = np.array([position[region.index] for region in regions], dtype=np.int64)
-    unknown: npt.NDArray[np.bool_] = np.asarray(np.isnan(region_probabilities).any(axis=1))
-    known = np.where(unknown[:, None], 0.0, region_probabilities)
-    region_labels = np.where(unknown, -1, classes[known.argmax(axis=1)]).astype(np.int64)
+    nothing: npt.NDArray[np.bool_] = np.asarray(np.isnan(region_probabilities).any(axis=1))
+    known = np.where(nothing[:, None], 0.0, region_probabilities)
+    region_labels = np.where(nothing, -1, classes[known.argmax(axis=1)]).astype(np.int64)
     region_best = known.max(axis=1, initial=0.0)
 
     counted = _counted(region_labels, of_image, len(images))
@@ -77,6 +79,9 @@ def assign(
     if 0 in classes:
         probabilities[~has_region, classes.tolist().index(0)] = 1.0
     labels = np.where(probabilities.max(axis=1) > 0, classes[probabilities.argmax(axis=1)], -1).astype(np.int64)
+    far_off = np.zeros(len(regions)) if unknown is None else unknown
+    image_unknown = np.zeros(len(images))
+    np.maximum.at(image_unknown, of_image, far_off)
     found = image_classes(region_labels, region_best, of_image, len(images))
 
     image_table = pd.DataFrame(
@@ -87,6 +92,7 @@ def assign(
             "probability": probabilities.max(axis=1).round(DIGITS),
             "classes": [";".join(map(str, f)) if f else "0" for f in found],
             "n_regions": [r.n_regions for r in images],
+            "unknown": image_unknown.round(DIGITS),
             **{f"p_{k}": probabilities[:, column] for column, k in enumerate(classes.tolist())},
         }
     )
@@ -95,6 +101,7 @@ def assign(
     region_table["label"] = region_labels
     region_table["class_name"] = [names.get(k, "unknown") for k in region_labels.tolist()]
     region_table["probability"] = region_best.round(DIGITS)
+    region_table["unknown"] = far_off.round(DIGITS)
     return Assignment(labels, probabilities, classes, image_table, region_table)
 
 
@@ -108,8 +115,8 @@ def _counted(labels: npt.NDArray[np.int64], of_image: npt.NDArray[np.int64], n_i
     return counted
 
 
-def manifest(images: Sequence[ImageRecord]) -> pd.DataFrame:
-    """Every file that was looked at, read or skipped."""
+def manifest(images: Sequence[ImageRecord], items: Sequence[Item]) -> pd.DataFrame:
+    """Every file that was looked at, read or skipped, and where it and its map lay; arrays lie nowhere."""
     return pd.DataFrame(
         {
             "image": [r.id for r in images],
@@ -120,8 +127,14 @@ def manifest(images: Sequence[ImageRecord]) -> pd.DataFrame:
             "score": [np.nan if r.error else round(r.score, DIGITS) for r in images],
             "threshold": [r.threshold for r in images],
             "message": [r.error or r.note for r in images],
+            "file": [_place(item.image) for item in items],
+            "map": [_place(item.map) for item in items],
         }
     )
+
+
+def _place(source: Source | None) -> str:
+    return str(source.absolute()) if isinstance(source, Path) else ""
 
 
 def to_csv(table: pd.DataFrame) -> str:
@@ -167,7 +180,7 @@ def read_history(run: Path) -> list[dict[str, float]]:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """A table of a run; names stay text even where they look like numbers, and numbers are exact."""
-    text = ("image", "class_name", "crop", "classes", "true_label", "message", "status")
+    text = ("image", "class_name", "crop", "classes", "true_label", "message", "status", "file", "map")
     try:
         columns = pd.read_csv(path, nrows=0).columns
         return pd.read_csv(
@@ -184,6 +197,7 @@ def read_results(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         raise RunError(
             f"{run}: expected a finished run with {IMAGES_TABLE}, none found. Make or finish one with `anomalyncd discover`."
         )
+    RunFolder(run).recover()
     tables = read_csv(run / IMAGES_TABLE), read_csv(run / MANIFEST)
     for table, name, columns in zip(
         tables, (IMAGES_TABLE, MANIFEST), (("image", "label"), ("image", "status", "message")), strict=True

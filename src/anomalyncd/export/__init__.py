@@ -1,0 +1,116 @@
+"""Results of a run in the formats of other tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, SettingsError
+from ..progress import Silent
+from ..run.tables import to_csv
+from . import fiftyone, labelstudio
+from .coco import coco
+from .csv import image_table, region_table
+from .folders import copy_images
+from .source import Image, Results
+from .target import MARKER, check_outside, whole_folder, write_json
+
+FORMATS = ("csv", "coco", "labelstudio", "fiftyone", "folders")
+LATER = ("onnx", "openvino")  # named in the plan of this package, so somebody may try them
+
+__all__ = ["FORMATS", "MARKER", "Exported", "check_format", "export_run"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    folder : holds the export
+    root : the folder that Label Studio must serve; None for other formats
+    missing : names of images whose file is gone: listed by the formats that refer to it, left out of `folders`
+    without_file : names of images that were arrays, which the formats that need a file leave out
+    """
+
+    folder: Path
+    n_images: int
+    n_regions: int
+    root: Path | None
+    missing: list[str]
+    without_file: list[str]
+
+
+def check_format(format: str) -> None:
+    """Fail with the list of formats."""
+    if format in LATER:
+        raise SettingsError(f"--format {format}: is not built yet. There are {', '.join(FORMATS)}.")
+    if format not in FORMATS:
+        raise SettingsError(f"--format {format}: expected one of {', '.join(FORMATS)}.")
+
+
+def export_run(
+    run: Path,
+    format: str,
+    out: Path | None = None,
+    *,
+    root: Path | None = None,
+    link: bool = False,
+    progress: Silent | None = None,
+) -> Exported:
+    """Write the results of a finished run in another format, whole or not at all.
+
+    Parameters
+    ----------
+    format : one of `FORMATS`
+    out : folder to write, `export/<format>` in the run folder by default; new, empty, or an earlier export of this format
+    root : for `labelstudio`: the folder that it serves, by default the one above the images' common folder
+    link : for `folders`: links instead of copies
+    """
+    check_format(format)
+    if root is not None and format != "labelstudio":
+        raise SettingsError(f"--root says which folder Label Studio serves, so it does not go with --format {format}.")
+    if link and format != "folders":
+        raise SettingsError(f"--link is about copies of images, so it does not go with --format {format}.")
+    results = Results(run)
+    out = out or run / "export" / format
+    check_outside(out, run, results.images)
+
+    needs_file = format in ("labelstudio", "fiftyone", "folders")
+    images = [image for image in results.images if image.file is not None or not needs_file]
+    if not images:
+        raise DataError(
+            f"{run}: was made from arrays, and {format} needs image files. Give `fit` paths or a folder, or take "
+            "--format coco."
+        )
+    missing = [image.name for image in images if needs_file and not _is_file(image)]
+    without_file = [image.name for image in results.images if image.file is None and needs_file]
+    if format == "labelstudio":
+        root = (root or labelstudio.default_root(images)).absolute()
+        labelstudio.check_inside(images, root)
+
+    notes: dict[str, Any] = {"run": str(run.absolute()), "missing": missing, "without_file": without_file}
+    n_steps = 0 if format in ("csv", "fiftyone") else len(images)  # those look into no image, and need no bar
+    with (progress or Silent()).task("Export", n_steps) as advance, whole_folder(out, format, notes) as folder:
+        if format == "csv":
+            for name, table in (("images.csv", image_table(results)), ("regions.csv", region_table(results))):
+                (folder / name).write_bytes(to_csv(table).encode("utf-8"))
+        elif format == "coco":
+            write_json(folder / "annotations.json", coco(results, advance))
+        elif format == "labelstudio":
+            assert root is not None
+            write_json(folder / "tasks.json", labelstudio.tasks(results, images, root, advance))
+            (folder / "interface.xml").write_text(labelstudio.interface(results), encoding="utf-8", newline="\n")
+        elif format == "fiftyone":
+            write_json(folder / "data.json", fiftyone.data_manifest(images))
+            write_json(folder / "labels.json", fiftyone.detections(results, images))
+            write_json(folder / "image_labels.json", fiftyone.classifications(results, images))
+        else:
+            missing[:] = copy_images(results, images, folder, link=link, on_image=advance)
+    gone = set(missing) if format == "folders" else set()
+    written = [image for image in images if image.name not in gone]
+    n_regions = len(results.region_table) if format == "csv" else sum(len(image.findings) for image in written)
+    return Exported(out, len(written), n_regions, root, missing, without_file)
+
+
+def _is_file(image: Image) -> bool:
+    return image.file is not None and image.file.is_file()

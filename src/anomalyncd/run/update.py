@@ -1,0 +1,178 @@
+"""New images folded into a finished run: known classes keep their numbers and names, unknown regions that are alike open new
+ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.cluster.hierarchy import fcluster, linkage
+
+from ..errors import DataError
+from ..learn.features import FeatureSpace
+from ..progress import Silent
+from .detect import detect_again, detected
+from .extract import Extracted, is_readable
+from .folder import UPDATE, RunFolder, stable_hash
+from .inputs import Inputs
+from .model import DiscoveryModel
+from .records import Item, report_files
+from .relearn import Move, RunState, learn_again, read_state
+from .store import SHARD, RegionStore
+from .tables import manifest
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update changed.
+
+    n_images, n_regions : taken in; known : those that were in the run already
+    opened : label → regions of each new class
+    unknown : regions that are of no class, old and new
+    moved : regions that were there before and are of another class now
+    skipped : id → why a file could not be read
+    """
+
+    n_images: int
+    n_regions: int
+    known: list[str] = field(default_factory=list)
+    opened: dict[int, int] = field(default_factory=dict)
+    unknown: int = 0
+    moved: list[Move] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def update_run(run: Path, inputs: Inputs, progress: Silent | None = None, *, device: str = "auto") -> Update:
+    """Take new images into a run.
+
+    New regions get classes as `predict` gives them. Those of an unknown kind are grouped; a group of at least
+    `unknown.group` regions becomes a class of its own, the others stay unknown until more like them come. Then the heads
+    learn again, with all classes that are there as a start.
+
+    Parameters
+    ----------
+    run : folder of a finished run
+    inputs : images as `predict` takes them; files that the run holds already are left out
+    """
+    progress = progress or Silent()
+    with RunFolder(run).writing() as folder:
+        state = read_state(folder, device)
+        model = state.model
+        _check(model, inputs)
+        items, truth, known = _new_items(state, inputs)
+        if not items:
+            return Update(0, 0, known, unknown=int((state.labels < 0).sum()))
+        n_images, before = len(state.images), state.labels
+        store = _extract(folder, model, n_images, items, progress)
+        skipped = report_files(store.images[n_images:], progress)
+        larger = _joined(state, store, items, truth)
+        wanted = open_classes(larger)
+        files, labels = learn_again(larger, wanted, larger.fixed, model.names)
+        folder.finish(UPDATE, stable_hash([record.id for record in store.images]))
+        folder.commit(files)
+    opened = {k: int((labels == k).sum()) for k in model.classes.tolist() if k > 0 and k not in before}
+    moved = [
+        Move(region.image, region.region, was, now)
+        for region, was, now in zip(store.regions, before.tolist(), labels.tolist(), strict=False)
+        if was != now
+    ]
+    return Update(
+        len(items) - len(skipped), len(labels) - len(before), known, opened, int((labels < 0).sum()), moved, skipped
+    )
+
+
+def _check(model: DiscoveryModel, inputs: Inputs) -> None:
+    if model.classifier is None:
+        raise DataError("this run has no defect classes to add to: call `discover` with all images instead.")
+    if model.binarizer is None and any(item.map is not None for item in inputs.items):
+        raise DataError("this run was made from masks, so it has no range for maps. Give masks (--masks).")
+    if model.classifier.last_block:
+        raise DataError(
+            "this run has trained the network itself (--preset paper), so its features cannot be added to. Call `discover` "
+            "with all images."
+        )
+
+
+def _new_items(state: RunState, inputs: Inputs) -> tuple[list[Item], dict[str, str], list[str]]:
+    """Items that the run does not hold yet, under names that it does not use yet; their truth; names of the others."""
+    files = dict(zip(state.manifest["file"].fillna(""), state.manifest["status"], strict=True))  # the last one counts
+    names = {record.id for record in state.images}
+    items, truth, known = [], {}, []
+    for item in inputs.items:
+        status = files.get(str(item.image.absolute())) if isinstance(item.image, Path) else None
+        if status == "ok" or (status == "skipped" and not is_readable(item)):
+            known.append(item.id)
+            continue
+        name, number, path = item.id, 1, PurePosixPath(item.id)
+        while name in names:  # another folder has an image of the same name
+            number += 1
+            name = path.with_name(f"{path.stem} ({number}){path.suffix}").as_posix()
+        names.add(name)
+        items.append(replace(item, id=name))
+        if item.id in inputs.truth:
+            truth[name] = inputs.truth[item.id]
+    return items, truth, known
+
+
+def _extract(
+    folder: RunFolder, model: DiscoveryModel, first: int, items: Sequence[Item], progress: Silent
+) -> RegionStore:
+    """Regions and features of the new images, in shards behind those of the run."""
+    extractor = model.extractor(progress.say)
+    bare = model.config.detect.name and all(item.map is None and item.mask is None for item in items)
+    detector = detect_again(folder.path, model.config) if bare else None
+
+    def shards() -> Iterator[Extracted]:
+        for start in range(0, len(items), SHARD):
+            some = items[start : start + SHARD]
+            yield extractor(detected(some, detector) if detector else some, first_index=first + start)
+            advance(len(some))
+
+    with progress.task("Regions", len(items)) as advance:
+        return RegionStore(folder).read(first).extend(shards())
+
+
+def _joined(state: RunState, store: RegionStore, items: Sequence[Item], truth: dict[str, str]) -> RunState:
+    """The run with the new images behind its own; new regions have the classes that the model gives them, or −1."""
+    model, n_images, n_regions = state.model, len(state.images), len(state.regions)
+    new, parts = store.regions[n_regions:], {name: values[n_regions:] for name, values in store.parts.items()}
+    probabilities, _ = model.recognize(parts, new)
+    nothing = np.isnan(probabilities).any(axis=1)
+    labels = np.where(nothing, -1, model.classes[np.nan_to_num(probabilities).argmax(axis=1)])
+    rows = manifest(store.images[n_images:], items)
+    return replace(
+        state, images=store.images, regions=store.regions, parts=store.parts,
+        labels=np.concatenate([state.labels, labels.astype(np.int64)]),
+        fixed=np.concatenate([state.fixed, np.zeros(len(new), bool)]), truth=state.truth | truth,
+        crops=state.crops + [store.crop_name(region) for region in new],
+        manifest=pd.concat([state.manifest, rows], ignore_index=True),
+    )  # fmt: skip
+
+
+def open_classes(state: RunState) -> npt.NDArray[np.int64]:
+    """Classes (R,) of all regions, where unknown ones that are alike have new numbers.
+
+    Average linkage of the unknown regions, by features from which the mean of all regions was taken off: there, groups
+    whose cosine is below 0 in the mean have nothing in common. Groups that are too small stay −1.
+    """
+    labels = state.labels.copy()
+    unknown = np.flatnonzero(labels < 0)
+    if len(unknown) < state.model.config.unknown.group:
+        return labels
+    assert state.model.classifier is not None
+    space = FeatureSpace(state.model.classifier.space.weights).fit(
+        state.parts, center=len(state.regions) > len(unknown)
+    )
+    features = space.transform({name: values[unknown] for name, values in state.parts.items()})
+    groups = fcluster(linkage(features, "average", metric="cosine"), 1.0, "distance")
+    following = int(max(labels.max(), state.model.classes.max())) + 1
+    sizes = np.bincount(groups)
+    for group in np.argsort(-sizes, kind="stable"):  # the largest gets the lowest number
+        if sizes[group] >= state.model.config.unknown.group:
+            labels[unknown[groups == group]] = following
+            following += 1
+    return labels

@@ -1,0 +1,52 @@
+// Talking to the server. An action is sent until it is answered, always under the same key, so it is done once.
+
+export class Refused extends Error {
+  constructor(words, state) {
+    super(words);
+    this.state = state; // the present state, where the server sent it along
+  }
+}
+
+const PAUSES = [300, 700, 1500, 3000, 5000]; // milliseconds between tries
+
+async function call(path, options) {
+  const answer = await fetch(path, options);
+  let content = null;
+  try {
+    content = await answer.json();
+  } catch {
+    content = {};
+  }
+  if (answer.ok) return content;
+  throw new Refused(content.detail || `The server answered ${answer.status}.`, content.state);
+}
+
+export const getState = () => call("api/state");
+export const getVersion = () => call("api/version");
+export const getMoves = () => call("api/moves");
+
+export function getRegions(label, query) {
+  return call(`api/classes/${label}/regions?${new URLSearchParams(query)}`);
+}
+
+export async function post(path, content) {
+  const options = {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ key: newKey(), ...content }),
+  };
+  for (const pause of PAUSES) {
+    try {
+      return await call(path, options);
+    } catch (error) {
+      if (error instanceof Refused) throw error;
+      await new Promise((resume) => setTimeout(resume, pause));
+    }
+  }
+  throw new Refused("No answer from the server. Is `anomalyncd review` still running? It was not stored.");
+}
+
+function newKey() {
+  // Not randomUUID: browsers offer that on this machine and under HTTPS only.
+  return Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => b.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,214 @@
+"""The review page as a person uses it; what the page and the database say afterwards."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anomalyncd.run.model import read_names
+from anomalyncd.run.tables import read_csv
+
+
+def stored(run: Path) -> list[tuple[str, Any]]:
+    with closing(sqlite3.connect(run / "review.sqlite")) as database:
+        return [
+            (kind, json.loads(body)) for kind, body in database.execute("SELECT kind, body FROM actions ORDER BY id")
+        ]
+
+
+def until(page: Any, condition: str) -> None:
+    """Wait for what a script says; by asking, because the page allows no script to be made of text."""
+    for _ in range(200):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(condition)
+
+
+def visit(page: Any, address: str) -> None:
+    page.goto(address)
+    page.wait_for_selector('main[aria-busy="false"]')
+
+
+def counts(page: Any) -> dict[int, int]:
+    """Label → number of regions, as the cards say."""
+    until(page, "document.querySelectorAll('.tiles[aria-busy]').length === 0")
+    facts = "[c.dataset.label, c.querySelector('.count').textContent, c.querySelectorAll('.tile').length]"
+    cards = page.locator(".card").evaluate_all(f"cards => cards.map(c => {facts})")
+    out = {}
+    for label, words, tiles in cards:
+        out[int(label)] = int(words.removeprefix("false alarms · ").split(" region")[0])
+        assert tiles == min(out[int(label)], 24)
+    return out
+
+
+def card(page: Any, label: int) -> Any:
+    return page.locator(f'.card[data-label="{label}"]')
+
+
+def until_stored(page: Any, run: Path, count: int) -> list[tuple[str, Any]]:
+    for _ in range(200):
+        if len(rows := stored(run)) >= count:
+            return rows
+        page.wait_for_timeout(50)
+    raise AssertionError(f"expected {count} actions in the database, found {stored(run)}")
+
+
+def test_a_review_from_the_first_name_to_apply(page: Any, address: str, run: Path, tmp_path: Path):
+    visit(page, address)
+    start = counts(page)
+    assert start == {0: 0, **read_csv(run / "regions.csv")["label"].value_counts().to_dict()}
+    page.screenshot(path=tmp_path / "start.png")
+
+    card(page, 1).locator(".name").fill("long scratch")
+    page.keyboard.press("Enter")
+    assert until_stored(page, run, 1)[-1] == ("name", {"label": 1, "name": "long scratch"})
+
+    card(page, 3).get_by_role("button", name="Merge").click()
+    page.screenshot(path=tmp_path / "merge.png")
+    page.locator('#merge-choices [data-label="2"]').click()
+    card(page, 3).wait_for(state="detached")
+    assert counts(page) == {0: 0, 1: start[1], 2: start[2] + start[3]}
+    assert stored(run)[-1] == ("merge", {"from": 3, "into": 2})
+
+    card(page, 2).get_by_role("button", name="Split").click()
+    page.get_by_label("Parts").fill("2")
+    page.locator("#split-form").get_by_role("button", name="Split").click()
+    card(page, 4).wait_for()
+    now = counts(page)
+    assert now[2] + now[4] == start[2] + start[3] and now[2] >= now[4] > 0
+    assert len(stored(run)[-1][1]["parts"][0]["regions"]) == now[4]
+
+    tile = card(page, 4).locator(".tile").first
+    region = int(tile.get_attribute("data-region"))
+    tile.click()
+    assert page.locator("#selected").inner_text() == "1 region selected"
+    page.locator("#target").select_option("1")
+    page.locator("#move").click()
+    page.locator(f'.card[data-label="1"] [data-region="{region}"]').wait_for()
+    assert counts(page)[1] == start[1] + 1 and page.locator("#selection").is_hidden()
+    assert page.locator(f'[data-region="{region}"] .from').inner_text().startswith("was ")
+    assert stored(run)[-1][0] == "move" and stored(run)[-1][1]["to"] == 1
+
+    page.locator("#undo").click()
+    page.locator(f'.card[data-label="4"] [data-region="{region}"]').wait_for()
+    assert counts(page) == now and stored(run)[-1][0] == "undo"
+
+    page.reload()
+    page.wait_for_selector('main[aria-busy="false"]')
+    assert counts(page) == now and card(page, 1).locator(".name").input_value() == "long scratch"
+
+    card(page, 1).locator(".tile").nth(1).click()
+    page.locator("#false-alarm").click()
+    card(page, 0).locator(".tile").wait_for()
+    page.screenshot(path=tmp_path / "before-apply.png")
+    page.locator("#apply").click()
+    page.locator("#apply-title", has_text=re.compile("What moved|Not applied")).wait_for(timeout=60_000)
+    assert page.locator("#apply-title").inner_text() == "What moved", page.locator("#apply-text").inner_text()
+    page.screenshot(path=tmp_path / "applied.png")
+    assert page.locator("#moves .group").count() >= 2 and page.locator("#moves img").count() >= 2
+    page.locator("#apply-dialog").get_by_role("button", name="Close").click()
+    assert page.locator("#apply").is_disabled() and page.locator("#undo").is_disabled()
+    assert stored(run)[-1][0] == "applied" and read_names(run)[1] == "long scratch"
+    table = read_csv(run / "regions.csv")
+    assert counts(page) == {**dict.fromkeys(counts(page), 0), **table["label"].value_counts().to_dict()}
+    assert 3 not in set(table["label"]) and (table["label"] == 0).sum() >= 1
+
+
+def test_everything_goes_by_keyboard(page: Any, address: str, run: Path, tmp_path: Path):
+    visit(page, address)
+    start = counts(page)
+    page.keyboard.press("ArrowRight")
+    focused = "document.activeElement.dataset.region ?? document.activeElement.className"
+    first = page.evaluate(focused)
+    page.keyboard.press("Space")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    assert page.locator("#selected").inner_text() == "3 regions selected"
+    page.keyboard.press("f")
+    assert len(until_stored(page, run, 1)[-1][1]["regions"]) == 3
+    card(page, 0).locator(".tile").first.wait_for()
+    assert counts(page)[0] == 3 and first != page.evaluate(focused)
+    page.keyboard.press("u")
+    until_stored(page, run, 2)
+    until(page, "document.querySelectorAll('.card[data-label=\"0\"] .tile').length === 0")
+    assert counts(page) == start
+    page.keyboard.press("Enter")
+    page.locator("#view-dialog[open]").wait_for()
+    until(page, "document.getElementById('view-image').naturalWidth >= 800")
+    page.screenshot(path=tmp_path / "view.png")
+    name = page.locator("#view-title").inner_text()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#view-title").inner_text() != name
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    assert page.locator("#help-dialog").is_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("n")
+    page.keyboard.type("dent")
+    page.keyboard.press("Enter")
+    assert until_stored(page, run, 3)[-1][1]["name"] == "dent"
+    until(page, "!document.getElementById('undo').disabled")
+    page.keyboard.press("/")
+    page.keyboard.type("dent")
+    until(page, "[...document.querySelectorAll('.card')].filter(c => !c.hidden).length === 1")
+    page.keyboard.press("Escape")
+    until(page, "[...document.querySelectorAll('.card')].every(c => !c.hidden)")
+
+
+def test_two_windows_see_each_other(page: Any, browser: Any, address: str):
+    visit(page, address)
+    context = browser.new_context()
+    other = context.new_page()
+    visit(other, address)
+    card(page, 2).locator(".name").fill("hole")
+    page.keyboard.press("Enter")
+    until(other, "document.querySelector('.card[data-label=\"2\"] .name').value === 'hole'")
+    assert "name class 2 “hole”" in other.locator("#status").inner_text()
+    card(other, 1).locator(".name").fill("HOLE")
+    other.keyboard.press("Enter")
+    other.locator("#message", has_text="is called “hole” already").wait_for()
+    context.close()
+
+
+def test_names_are_text_and_never_markup(page: Any, address: str, run: Path):
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    visit(page, address)
+    name = "<img src=x onerror=alert(1)>"
+    card(page, 1).locator(".name").fill(name)
+    page.keyboard.press("Enter")
+    until_stored(page, run, 1)
+    card(page, 2).get_by_role("button", name="Merge").click()
+    assert name in page.locator("#merge-choices").inner_text()
+    assert page.locator('img[src="x"]').count() == 0 and not asked
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_the_screen(browser: Any, address: str, tmp_path: Path, width: int, scheme: str):
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page = context.new_page()
+    visit(page, address)
+    page.locator(".tile").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.screenshot(path=tmp_path / f"review-{width}-{scheme}.png")
+    context.close()
+
+
+def test_the_report_opens_offline(page: Any, run: Path, tmp_path: Path):
+    write_report = pytest.importorskip("anomalyncd.report.html").write_report
+    write_report(run)
+    page.context.set_offline(True)
+    page.goto((run / "report.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    text = page.locator("body").inner_text()
+    for name in set(read_csv(run / "images.csv")["class_name"]):
+        assert name in text
+    page.screenshot(path=tmp_path / "report.png")

@@ -1,0 +1,166 @@
+"""What the report is put together from, each against a slow and obvious way, or by hand."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anomalyncd.model.attention import Guidance
+from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
+from anomalyncd.report import charts
+from anomalyncd.report.attention import class_attention
+from anomalyncd.report.cards import choose
+from anomalyncd.report.classmap import MARGIN, SIDE, project, subsample
+from anomalyncd.report.embed import sprite
+from anomalyncd.report.source import _outline
+
+
+@pytest.mark.parametrize("guidance", ["none", "all", "patch", "class"])
+def test_attention_is_what_the_last_block_uses(guidance: Guidance) -> None:
+    vit = MaskGuidedViT(tiny_vit(), guidance="class")
+    rng = torch.Generator().manual_seed(0)
+    images = torch.rand(2, 3, 64, 48, generator=rng)
+    masks = torch.zeros(2, 64, 48, dtype=torch.bool)
+    masks[0, :32, :20], masks[1, 40:, 16:] = True, True
+    found = class_attention(vit, images, masks, guidance)
+    assert vit.guidance == "class" and found.shape == (2, 4, 3)
+
+    # timm's own plain attention, watched where it drops none of its weights.
+    slow = MaskGuidedViT(tiny_vit(), guidance=guidance)
+    seen: list[torch.Tensor] = []
+    slow.vit.blocks[-1].attn.fused_attn = False
+    slow.vit.blocks[-1].attn.attn_drop.register_forward_hook(lambda _module, given, _out: seen.append(given[0]))
+    with torch.inference_mode():
+        out = slow.trunk(images, masks)
+        slow.all_tokens(out.tokens, out.keep)
+    expected = seen[0][:, :, 0, 1:].mean(dim=1).reshape(2, 4, 3)
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
+    inside = out.keep.reshape(2, 4, 3).numpy()
+    if guidance in ("class", "all"):
+        assert (found[~inside] == 0).all() and (found[inside] > 0).all()
+    else:
+        assert (found > 0).all()
+
+
+def test_classes_stay_apart_on_the_map() -> None:
+    rng = np.random.default_rng(1)
+    labels = np.repeat(np.arange(3), 20)
+    vectors = (np.eye(3, 12)[labels] + 0.05 * rng.normal(size=(60, 12))).astype(np.float32)
+    place = project(vectors)
+    distances = np.linalg.norm(place[:, None] - place[None], axis=2)
+    np.fill_diagonal(distances, np.inf)
+    assert (labels[distances.argmin(axis=1)] == labels).all()
+    np.testing.assert_array_equal(place, project(vectors))
+    assert place.min() == pytest.approx(MARGIN, abs=1e-6) and place.max() == pytest.approx(SIDE - MARGIN, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["alike", "line", "random"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7, 11])
+def test_few_regions_have_a_place_too(count: int, kind: str) -> None:
+    rng = np.random.default_rng(count)
+    vectors = {
+        "alike": np.ones((count, 4)),
+        "line": np.arange(count)[:, None] * np.ones((1, 1)),
+        "random": rng.normal(size=(count, 1200)),
+    }[kind].astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        place = project(vectors)
+    assert place.shape == (count, 2) and np.isfinite(place).all()
+    assert (place >= MARGIN - 1e-6).all() and (place <= SIDE - MARGIN + 1e-6).all()
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=400), st.integers(130, 300))
+@settings(deadline=None)
+def test_a_part_of_the_regions_keeps_small_classes(labels: list[int], most: int) -> None:
+    values = np.array(labels)
+    kept = subsample(values, most)
+    assert len(kept) == len(set(kept.tolist())) == min(most, len(values)) and (np.diff(kept) > 0).all()
+    for label in set(labels):
+        assert (values[kept] == label).sum() >= min(20, (values == label).sum())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 10)), min_size=0, max_size=60),
+    st.integers(0, 12),
+    st.integers(0, 6),
+)
+@settings(deadline=None)
+def test_chosen_regions_are_the_surest_and_the_least_sure(rows: list[Any], n_first: int, n_last: int) -> None:
+    table = pd.DataFrame(rows, columns=["image", "tenths"]).assign(region=range(len(rows)))
+    table["probability"] = table["tenths"].astype(float) / 10
+    table.index = pd.Index(range(100, 100 + len(rows)))
+    first, last = choose(table, np.zeros(len(rows)), n_first, n_last)
+    assert len(first) == min(n_first, len(rows)) and len(last) == max(0, min(n_last, len(rows) - n_first))
+    assert not set(first) & set(last)
+    if last:
+        assert table.loc[last, "probability"].tolist() == sorted(table["probability"])[: len(last)]
+    rest = table.drop(index=last)
+    n_images = rest["image"].nunique()
+    assert rest.loc[first[:n_images], "image"].is_unique  # each image once before any comes again
+    best = rest.groupby("image")["probability"].max().sort_values(ascending=False)
+    chosen = rest.loc[first[: min(n_first, n_images)], "probability"]
+    assert chosen.tolist() == best.tolist()[: len(chosen)]
+
+
+def test_of_equally_sure_regions_the_typical_come_first() -> None:
+    table = pd.DataFrame({"image": list("abc"), "region": 0, "probability": 1.0})
+    assert choose(table, [0.1, 0.9, 0.5], 2, 1) == ([1, 2], [0])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
+def test_every_probability_is_in_a_bar(values: list[float]) -> None:
+    chart = charts.confidence(values)
+    assert sum(int(bar.title.rpartition(" ")[2]) for bar in chart.bars) == len(values)
+    assert all(bar.x >= 0 and bar.x + bar.width <= charts.WIDTH for bar in chart.bars)
+    assert all(bar.y + bar.height == pytest.approx(charts.HEIGHT, abs=0.11) for bar in chart.bars)
+
+
+@given(st.lists(st.floats(0.01, 1e8), min_size=1, max_size=50))
+def test_every_area_is_in_a_bar(values: list[float]) -> None:
+    chart = charts.area(values, min(values), max(values))
+    assert sum(int(bar.title.rpartition(" ")[2]) for bar in chart.bars) == len(values)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=400), st.floats(0.01, 100))
+@settings(deadline=None)
+def test_places_stay_in_the_frame(points: list[tuple[float, float]], aspect: float) -> None:
+    chart = charts.places([x for x, _ in points], [y for _, y in points], aspect)
+    assert max(chart.width, chart.height) == 120 and min(chart.width, chart.height) >= 30
+    for x, y, side, share in chart.cells:
+        assert 0 <= x <= chart.width - side and 0 <= y <= chart.height - side and 0 < share <= 1
+    assert len(chart.cells) <= len(points) and chart.dots.count("M") == min(len(points), charts.MOST_DOTS)
+
+
+def test_terms_that_are_nought_or_endless_have_no_curve() -> None:
+    history = [{"epoch": 0, "loss": 1.0, "zero": 0.0, "broken": float("nan")}] * 3
+    curves, low, high = charts.loss_curves(history)
+    assert [curve.name for curve in curves] == ["loss"] and low == high == 1.0
+    assert charts.loss_curves([])[0] == []
+    assert charts.loss_curves(history[:1])[0][0].path == "M0 0L640 0"
+
+
+def test_each_part_of_a_mask_has_the_colour_of_its_region() -> None:
+    mask = np.zeros((60, 90), bool)
+    mask[5:15, 5:15] = mask[30:50, 40:80] = True
+    picture = np.full((60, 90, 3), 90, np.uint8)
+    boxes = np.array([[40.0, 30, 40, 20], [5, 5, 10, 10]])
+    _outline(picture, mask, boxes, ["#ff0000", "#00ff00"])
+    red, green = ((picture == colour).all(axis=2) for colour in ((255, 0, 0), (0, 255, 0)))
+    assert red.any() and green.any() and not red[:20].any() and not green[24:].any()
+    assert (picture[8:12, 8:12] == 90).all() and (picture[36:44, 46:74] == 90).all()  # the defect stays visible
+
+
+def test_the_sprite_holds_every_tile() -> None:
+    tiles = [np.full((2, 2, 3), number, np.uint8) for number in range(7)]
+    sheet, columns = sprite(tiles, 2)
+    for number in range(7):
+        y, x = divmod(number, columns)
+        assert (sheet[2 * y : 2 * y + 2, 2 * x : 2 * x + 2] == number).all()
