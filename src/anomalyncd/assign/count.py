@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import KMeans
+from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import adjusted_rand_score, pairwise_distances, silhouette_score
 from threadpoolctl import threadpool_limits
 
 Floats = npt.NDArray[np.float32]
 RESAMPLES = 20
 SHARE = 0.9  # of the regions in a resample
-BLOBS = 6  # data sets without classes, for comparison
+BLOBS = 10  # data sets without classes, for comparison
+BLOB_RESAMPLES = 3  # of each
+TIED = 0.9  # of the largest score: no worse, and the smaller number is the simpler one
 STARTS = 10  # of each k-means
 MOST_REGIONS = 1000  # that are looked at
 MOST_AXES = 200
@@ -32,8 +35,8 @@ class CountEstimate:
     agreement : adjusted Rand index of the clusterings that each two kinds of features give alone; 1 where there is one kind
     blob_silhouette, blob_stability : as above, for one Gaussian blob with the covariance of the data
     score : silhouette times stability above a blob's times agreement
-    error : standard error of the largest score. The estimate is the smallest number within one of it, the range is of all
-        within two.
+    error : standard error of the largest score. The estimate is the smallest number that is within one error of it and not
+        much worse either (`TIED`); the range is of all within two errors.
     """
 
     count: int
@@ -96,10 +99,11 @@ def estimate_count(
         blobs = []
         for _ in range(BLOBS):
             blob = rng.standard_normal(points.shape) * spread
-            blobs.append(_resampled(blob, candidates, RESAMPLES // BLOBS, rng, on_step))
+            blobs.append(_resampled(blob, candidates, BLOB_RESAMPLES, rng, on_step))
     blob_silhouette = np.mean([found.mean(axis=0) for found, _ in blobs], axis=0)
-    blob_stability = np.mean([found.mean(axis=0) for _, found in blobs], axis=0)
-
+    # More clusters are never more stable in a blob: what looks so is noise.
+    falling = IsotonicRegression(increasing=False)
+    blob_stability = falling.fit_transform(candidates, np.mean([found.mean(axis=0) for _, found in blobs], axis=0))
     noise = np.median(np.std([found.mean(axis=0) for _, found in blobs], axis=0))
 
     def above_blob(stable: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -117,7 +121,8 @@ def estimate_count(
     # Jackknife: resamples that share most of their regions differ less than new data would.
     deviation = 1.4826 * np.median(np.abs(scores[:, best] - np.median(scores[:, best])))
     error = float(np.sqrt(SHARE / (1 - SHARE)) * deviation)
-    tied, likely = (np.array(candidates)[(score > 0) & (score >= score[best] - k * error)] for k in (1, 2))
+    lowest = (max(TIED * score[best], score[best] - error), score[best] - 2 * error)
+    tied, likely = (np.array(candidates)[(score > 0) & (score >= limit)] for limit in lowest)
     if is_blob or not score.any():
         tied = likely = np.ones(1)
     return CountEstimate(
@@ -130,7 +135,7 @@ def estimate_count(
 
 def n_steps() -> int:
     """Steps of `estimate_count`, for a progress bar."""
-    return RESAMPLES + RESAMPLES // BLOBS * BLOBS
+    return RESAMPLES + BLOB_RESAMPLES * BLOBS
 
 
 def _principal(features: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

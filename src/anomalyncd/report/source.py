@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from ..errors import RunError
-from ..run.folder import REGIONS_TABLE, RETRAINED, RunFolder
+from ..run.folder import MANIFEST, REGIONS_TABLE, RETRAINED, RunFolder
 from ..run.model import DiscoveryModel, read_names
 from ..run.records import Item
 from ..run.store import RegionStore, read_crop
@@ -100,7 +100,7 @@ class ReportSource:
             model = DiscoveryModel.read(self.run, device="cpu")
             if model.classifier is None:
                 return None
-            store = RegionStore(RunFolder(self.run)).read()
+            store = RegionStore(RunFolder(self.run)).read(len(read_csv(self.run / MANIFEST)))
             retrained = self.run / RETRAINED
             parts: Any = safetensors.numpy.load_file(retrained) if model.classifier.last_block else store.parts
             vectors = model.classifier.space.transform(parts)

@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from .. import __version__
 from ..assign.count import estimate_count, n_steps
 from ..assign.gate import false_alarm_threshold
-from ..assign.groups import small_groups
 from ..binarize.base import Binarizer
 from ..config import Config
 from ..detect import Detector
@@ -46,9 +45,9 @@ from .folder import (
 from .inputs import BaseSet, Inputs
 from .log import RunLog
 from .maps import binarizer_for, fit_binarizer
-from .model import FORMAT, DiscoveryModel, make_encoder, read_names, restore_binarizer
+from .model import FORMAT, DiscoveryModel, default_name, make_encoder, read_names, restore_binarizer
 from .records import Item, RegionRecord, report_files
-from .relearn import hold, read_corrections
+from .relearn import groups_table, hold, read_corrections
 from .store import RegionStore, file_identity, fingerprint
 from .tables import Assignment, assign, manifest, read_history, to_csv
 
@@ -125,7 +124,7 @@ class Discover:
         if inputs.truth:
             result.images["true_label"] = [inputs.truth.get(name) for name in result.images["image"]]
         result.regions["crop"] = [novel.crop_name(region) for region in novel.regions]
-        self.folder.write_text(GROUPS, to_csv(self._small_groups(parts, result.regions)))
+        self.folder.write_text(GROUPS, to_csv(groups_table(self.model, parts, result.regions)))
         self._write_tables(novel, result, given)
         return Discovery(self.model, result, skipped, read_history(self.folder.path), self.seconds)
 
@@ -192,7 +191,9 @@ class Discover:
         known = self._learned(novel, key)
         if known is not None:
             return known
-        if renamed := {k: name for k, name in self.given_names.items() if name != self.model.names.get(k)}:
+        if renamed := {
+            k: name for k, name in self.given_names.items() if name != self.model.names.get(k, default_name(k))
+        }:
             self.progress.warn(f"classes are learned anew, so the names given to them no longer fit: {renamed}")
         if self.corrections:
             self.progress.warn(f"classes are learned anew, and {len(self.corrections)} corrected regions with them.")
@@ -329,16 +330,6 @@ class Discover:
         order = np.argsort(rank)
         offset = self.model.n_region_classes - len(defects)
         self.model.classifier.renumber(np.concatenate([np.arange(offset), order + offset]))
-
-    def _small_groups(self, parts: Parts, regions: pd.DataFrame) -> pd.DataFrame:
-        """Regions apart from all others: too few for a class, or too odd for theirs."""
-        found: list[list[int]] = []
-        if self.model.classifier is not None and len(regions):
-            found = small_groups(self.model.classifier.space.transform(parts))
-        rows = [place for group in found for place in group]
-        table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)
-        table.insert(0, "group", [number for number, group in enumerate(found, start=1) for _ in group])
-        return table
 
     def _write_tables(self, novel: RegionStore, result: Assignment, items: Sequence[Item]) -> None:
         self.folder.write_text(MANIFEST, to_csv(manifest(novel.images, items)))

@@ -41,7 +41,7 @@ RESULTS = (
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "tokens", "base", "scores.csv",
-    "metrics.json", "export",
+    "metrics.json", "export", "review.sqlite",
 )  # fmt: skip
 
 
@@ -105,6 +105,10 @@ class RunFolder:
             for name in (*RESULTS, *outputs):  # before the new key is written: old outputs must not pass for new ones
                 _remove(self.path / name)
         self._record(stage, key, done=False)
+
+    def stages_with(self, stage: str, key: str) -> bytes:
+        """What stages.json holds once a stage is finished, for a commit."""
+        return to_json({**self._stages(), stage: {"key": key, "done": True}}).encode()
 
     def finish(self, stage: str, key: str) -> None:
         """Record a finished stage."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import safetensors.numpy
 
+from ..assign.groups import small_groups
 from ..errors import DataError, RunError
 from ..learn.classifier import Parts
 from ..learn.cluster import centres
@@ -19,6 +20,7 @@ from ..progress import Silent
 from .folder import (
     CLASS_NAMES,
     CORRECTIONS,
+    GROUPS,
     IMAGES_TABLE,
     MANIFEST,
     MODEL_FILE,
@@ -167,11 +169,23 @@ def learn_again(
         MODEL_FILE: model.pack(),
         REGIONS_TABLE: to_csv(result.regions).encode(),
         CORRECTIONS: to_csv(result.regions.loc[fixed, ["image", "region", "label"]]).encode(),
+        GROUPS: to_csv(groups_table(model, state.parts, result.regions)).encode(),
         CLASS_NAMES: to_json({str(k): name for k, name in model.names.items()}).encode(),
         MANIFEST: to_csv(state.manifest).encode(),
         IMAGES_TABLE: to_csv(result.images).encode(),
     }
     return files, result.regions["label"].to_numpy(np.int64)
+
+
+def groups_table(model: DiscoveryModel, parts: Parts, regions: pd.DataFrame) -> pd.DataFrame:
+    """Regions apart from all others, too few for a class or too odd for theirs: the table groups.csv."""
+    found: list[list[int]] = []
+    if model.classifier is not None and len(regions):
+        found = small_groups(model.classifier.space.transform(parts))
+    rows = [place for group in found for place in group]
+    table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)
+    table.insert(0, "group", [number for number, group in enumerate(found, start=1) for _ in group])
+    return table
 
 
 def hold(

@@ -106,13 +106,11 @@ def assign(
 
 
 def _counted(labels: npt.NDArray[np.int64], of_image: npt.NDArray[np.int64], n_images: int) -> npt.NDArray[np.bool_]:
-    """Regions with a say: defects, and normal or unknown ones only where their image has nothing else."""
-    defect = labels > 0
-    has_defect = np.bincount(of_image, weights=defect, minlength=n_images) > 0
-    has_normal = np.bincount(of_image, weights=labels == 0, minlength=n_images) > 0
-    nothing_known = (labels < 0) & ~has_defect[of_image] & ~has_normal[of_image]
-    counted: npt.NDArray[np.bool_] = defect | ((labels == 0) & ~has_defect[of_image]) | nothing_known
-    return counted
+    """Regions with a say: known defects; unknown ones where there is no such; normal ones where there is neither."""
+    has_defect = np.bincount(of_image, weights=labels > 0, minlength=n_images) > 0
+    has_unknown = np.bincount(of_image, weights=labels < 0, minlength=n_images) > 0
+    say = np.where(labels > 0, True, np.where(labels < 0, ~has_defect[of_image], ~(has_defect | has_unknown)[of_image]))
+    return say.astype(bool)
 
 
 def manifest(images: Sequence[ImageRecord], items: Sequence[Item]) -> pd.DataFrame:

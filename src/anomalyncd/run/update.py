@@ -12,18 +12,21 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.cluster.hierarchy import fcluster, linkage
 
+from ..assign.unknown import fit_unknown
 from ..errors import DataError
 from ..learn.features import FeatureSpace
 from ..progress import Silent
 from .detect import detect_again, detected
 from .extract import Extracted, is_readable
-from .folder import UPDATE, RunFolder, stable_hash
+from .folder import STAGES, UPDATE, RunFolder, stable_hash
 from .inputs import Inputs
 from .model import DiscoveryModel
 from .records import Item, report_files
 from .relearn import Move, RunState, learn_again, read_state
 from .store import SHARD, RegionStore
 from .tables import manifest
+
+SUSPECTS = 0.2  # share of known regions as far off as a new one must be to make a new class with others
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,11 @@ def update_run(run: Path, inputs: Inputs, progress: Silent | None = None, *, dev
         store = _extract(folder, model, n_images, items, progress)
         skipped = report_files(store.images[n_images:], progress)
         larger = _joined(state, store, items, truth)
-        wanted = open_classes(larger)
+        wanted = open_classes(larger, len(before))
         files, labels = learn_again(larger, wanted, larger.fixed, model.names)
-        folder.finish(UPDATE, stable_hash([record.id for record in store.images]))
-        folder.commit(files)
+        folder.commit(
+            {**files, STAGES: folder.stages_with(UPDATE, stable_hash([record.id for record in store.images]))}
+        )
     opened = {k: int((labels == k).sum()) for k in model.classes.tolist() if k > 0 and k not in before}
     moved = [
         Move(region.image, region.region, was, now)
@@ -153,26 +157,57 @@ def _joined(state: RunState, store: RegionStore, items: Sequence[Item], truth: d
     )  # fmt: skip
 
 
-def open_classes(state: RunState) -> npt.NDArray[np.int64]:
-    """Classes (R,) of all regions, where unknown ones that are alike have new numbers.
+def open_classes(state: RunState, n_before: int) -> npt.NDArray[np.int64]:
+    """Classes (R,) of all regions, where those that are far off and alike have new numbers.
 
-    Average linkage of the unknown regions, by features from which the mean of all regions was taken off: there, groups
-    whose cosine is below 0 in the mean have nothing in common. Groups that are too small stay −1.
+    One region must be very far off to be called unknown; several that are alike need less: new ones count from where a
+    fifth of the run's own regions lie. Average linkage, by features from which the mean of all regions was taken off:
+    there, groups whose cosine is below 0 in the mean have nothing in common. Groups that are too small, or nearer to known
+    regions than to themselves, keep the classes they had, or −1.
+
+    Parameters
+    ----------
+    n_before : regions that were in the run already; behind them are the new ones
     """
-    labels = state.labels.copy()
-    unknown = np.flatnonzero(labels < 0)
-    if len(unknown) < state.model.config.unknown.group:
+    model, labels = state.model, state.labels.copy()
+    assert model.classifier is not None
+    if not model.config.unknown.false_rate:
         return labels
-    assert state.model.classifier is not None
-    space = FeatureSpace(state.model.classifier.space.weights).fit(
-        state.parts, center=len(state.regions) > len(unknown)
-    )
-    features = space.transform({name: values[unknown] for name, values in state.parts.items()})
-    groups = fcluster(linkage(features, "average", metric="cosine"), 1.0, "distance")
-    following = int(max(labels.max(), state.model.classes.max())) + 1
+    apart = (labels < 0) | (_suspicion(state, n_before) > 0.5)
+    places = np.flatnonzero(apart)
+    if len(places) < max(model.config.unknown.group, 2):
+        return labels
+    space = FeatureSpace(model.classifier.space.weights).fit(state.parts, center=not apart.all())
+    features = space.transform(state.parts)
+    known = features[:n_before][labels[:n_before] >= 0]
+    groups = fcluster(linkage(features[places], "average", metric="cosine"), 1.0, "distance")
+    following = int(max(labels.max(), model.classes.max())) + 1
     sizes = np.bincount(groups)
     for group in np.argsort(-sizes, kind="stable"):  # the largest gets the lowest number
-        if sizes[group] >= state.model.config.unknown.group:
-            labels[unknown[groups == group]] = following
+        members = places[groups == group]
+        if sizes[group] >= model.config.unknown.group and _is_kind(features[members], known):
+            labels[members] = following
             following += 1
     return labels
+
+
+def _suspicion(state: RunState, n_before: int) -> npt.NDArray[np.float64]:
+    """Unknown scores (R,) that a fifth of the run's own regions exceed; 0 for these themselves and for false alarms."""
+    assert state.model.classifier is not None
+    features = state.model.classifier.space.transform(state.parts)
+    images = np.array([region.index for region in state.regions])
+    known = np.flatnonzero(state.labels[:n_before] >= 0)
+    wary, _ = fit_unknown(features[known], images[known], SUSPECTS)
+    scores = np.zeros(len(features))
+    scores[n_before:] = wary(features[n_before:])
+    scores[[region.score < state.model.gate for region in state.regions]] = 0
+    return scores
+
+
+def _is_kind(members: npt.NDArray[np.float32], known: npt.NDArray[np.float32]) -> bool:
+    """Whether a group is more like itself than like what is known: otherwise it is a chance gathering of odd known ones."""
+    if not len(known):
+        return True
+    own = members @ members.T
+    np.fill_diagonal(own, -1)
+    return bool(np.median(own.max(axis=1)) > np.median((members @ known.T).max(axis=1)))

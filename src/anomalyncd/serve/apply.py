@@ -12,6 +12,8 @@ from typing import Any
 
 from ..errors import AnomalyNCDError
 from ..progress import Advance, Silent
+from ..report.classes import draw_class_sheets, draw_classes
+from ..report.html import write_report
 from ..run.relearn import Move, relearn
 from .base import Base, Key
 from .requests import ApplyRequest
@@ -110,10 +112,20 @@ class Applier:
             with session.lock:
                 shown = [[move.image, move.region, move.before, move.after] for move in moves]
                 session.record_applied(row, shown, Base.read(session.run))
+            self._redraw(job)
             job.end("done")
         except Exception as error:  # whatever it is, the page must say it and the corrections must stay
             words = str(error) if isinstance(error, AnomalyNCDError | OSError) else f"{type(error).__name__}: {error}"
             self._give_up(job, f"The corrections were not applied: {words}")
+
+    def _redraw(self, job: Job) -> None:
+        """Pictures and report with the new classes. They can be made again at any time, so they may fail."""
+        try:
+            draw_classes(self.session.run)
+            draw_class_sheets(self.session.run)
+            write_report(self.session.run, job)
+        except (AnomalyNCDError, OSError) as error:
+            job.warn(f"The report was not made anew: {error}")
 
     def _give_up(self, job: Job, message: str) -> None:
         try:

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from ..errors import RunError
 from ..learn.cluster import kmeans
-from ..run.folder import RunFolder
+from ..run.folder import MANIFEST, RunFolder
 from ..run.model import DiscoveryModel
 from ..run.store import RegionStore
+from ..run.tables import read_csv
 from .base import Key
 
 
@@ -21,7 +22,7 @@ def split_regions(run: Path, keys: Sequence[Key], n_parts: int) -> npt.NDArray[n
     model = DiscoveryModel.read(run, device="cpu")
     if model.classifier is None:
         raise RunError(f"{run}: nothing was learned in this run, so a class cannot be split.")
-    store = RegionStore(RunFolder(run)).read()
+    store = RegionStore(RunFolder(run)).read(len(read_csv(run / MANIFEST)))
     place = {(region.image, region.region): row for row, region in enumerate(store.regions)}
     missing = [key for key in keys if key not in place]
     if missing:
