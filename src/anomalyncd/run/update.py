@@ -26,6 +26,7 @@ from .relearn import Move, RunState, learn_again, read_state
 from .store import SHARD, RegionStore
 from .tables import manifest
 
+MOST = 0.75  # of a group
 SUSPECTS = 0.2  # share of known regions as far off as a new one must be to make a new class with others
 
 
@@ -205,9 +206,9 @@ def _suspicion(state: RunState, n_before: int) -> npt.NDArray[np.float64]:
 
 
 def _is_kind(members: npt.NDArray[np.float32], known: npt.NDArray[np.float32]) -> bool:
-    """Whether a group is more like itself than like what is known: otherwise it is a chance gathering of odd known ones."""
+    """Whether most of a group are more like another of it than like anything known; others are odd ones of known kinds."""
     if not len(known):
         return True
     own = members @ members.T
     np.fill_diagonal(own, -1)
-    return bool(np.median(own.max(axis=1)) > np.median((members @ known.T).max(axis=1)))
+    return bool((own.max(axis=1) > (members @ known.T).max(axis=1)).mean() >= MOST)
