@@ -72,7 +72,7 @@ def test_few_unknown_regions_are_named(run: Path, tmp_path: Path) -> None:
 
 def test_mistakes(run: Path, line: Path, tomorrow: Path, tmp_path: Path) -> None:
     before = content(run)
-    assert "made from masks" in fail("update", run, tomorrow / "images", "--maps", tomorrow / "maps")
+    assert "fitted on masks" in fail("update", run, tomorrow / "images", "--maps", tomorrow / "maps")
     assert "--masks" in fail("update", run, tomorrow / "images")
     both = ("--maps", tomorrow / "maps", "--masks", tomorrow / "masks")
     assert fail("update", run, tomorrow / "images", *both)

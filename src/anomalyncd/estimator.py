@@ -14,7 +14,7 @@ import pandas as pd
 
 from .config import Config, make_config
 from .detect.base import Detector
-from .errors import DataError, RunError, SettingsError
+from .errors import RunError, SettingsError
 from .model.device import choose_device
 from .progress import Silent
 from .run.detect import detect_again, detected, normal_items
@@ -168,11 +168,7 @@ class AnomalyNCD:
         """As `predict`, for inputs that were gathered before."""
         self._check_fitted()
         model = self.model_
-        if model.binarizer is None and any(item.map is not None for item in inputs.items):
-            raise DataError(
-                "this model was fitted on masks, so it has no fitted range for anomaly maps. Give masks (--masks), or fit "
-                "a model on maps."
-            )
+        model.check_maps(inputs)
         extract = model.extractor(self.progress.say)
         bare = model.config.detect.name and all(item.map is None and item.mask is None for item in inputs.items)
         detector = detect_again(self._folder, model.config) if bare else None

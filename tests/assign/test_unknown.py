@@ -155,3 +155,9 @@ def test_two_regions_are_enough() -> None:
 def test_a_rate_of_0_switches_it_off() -> None:
     score, own = fit_unknown(clusters(0, [9]), np.arange(9), 0.0)
     assert own.tolist() == [0.0] * 9 and score(unit(-np.eye(12))).max() == 0
+
+
+def test_the_odd_one_of_many_equal_regions_knows_itself() -> None:
+    x = np.concatenate([np.tile(np.eye(8, dtype=np.float32)[0], (40, 1)), np.eye(8, dtype=np.float32)[[3]]])
+    unknown, own = fit_unknown(x, np.arange(41), false_rate=0.05)
+    assert own.argmax() == 40 and unknown(x).max() < 0.5

@@ -389,7 +389,7 @@ def test_runs_that_cannot_be_added_to(line: Path, tomorrow: Path, runs: dict[str
     with pytest.raises(DataError, match=r"--preset paper.*Call `discover`"):
         take_in(tmp_path / "paper", tomorrow, "maps")
     assert content(tmp_path / "paper") == before
-    with pytest.raises(DataError, match="made from masks"):
+    with pytest.raises(DataError, match="fitted on masks"):
         take_in(runs["masks"], tomorrow, "maps")
     good = write_scenes(tmp_path / "good", [GOOD, GOOD, 0], seed=0)
     cv2.imwrite(str(good / "masks" / "002.png"), np.zeros((64, 64), np.uint8))
@@ -499,3 +499,46 @@ class TestPredict:
         found = model.predict([image], masks=[mask])
         assert found.labels[0] > 0 and found.images["unknown"].tolist() == [0]
         assert AnomalyNCD.load(tmp_path / "run").predict([image], masks=[mask]).labels.tolist() == found.labels.tolist()
+
+
+@on_masks
+def test_a_name_that_a_camera_used_again(run: Path, given: str, line: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(line, tmp_path / "line"))
+    made = fit(folder, tmp_path / "made", given)
+    assert take_in(tmp_path / "made", folder, given).n_images == 0
+    first = sorted((folder / "images").rglob("*.png"))[0]
+    cv2.imwrite(str(first), cv2.imread(str(first))[::-1])
+    again = take_in(tmp_path / "made", folder, given)
+    assert again.n_images == 1 and len(again.known) == len(made.labels_) - 1
+    assert f"{first.stem} (2).png" in images(tmp_path / "made")["image"].iloc[-1]
+
+
+@on_maps
+def test_maps_for_a_run_with_its_own_detector_are_refused(run: Path, given: str, tomorrow: Path) -> None:
+    model = DiscoveryModel.read(run)
+    detect = model.config.detect.model_copy(update={"name": "musc"})
+    model.config = model.config.model_copy(update={"detect": detect})
+    with pytest.raises(DataError, match="made by its own detector, musc"):
+        model.check_maps(load_inputs(tomorrow / "images", maps=tomorrow / "maps"))
+
+
+@on_masks
+def test_the_number_of_a_class_that_is_gone_is_not_used_again(run: Path, given: str, tomorrow: Path) -> None:
+    table = regions(run)
+    last = int(table["label"].max())
+    keys = zip(table["image"], table["region"], table["label"], strict=True)
+    relearn(run, {(image, region): 1 for image, region, label in keys if label == last}, (), {})
+    assert last not in regions(run)["label"].tolist()
+    opened = take_in(run, tomorrow, given).opened
+    assert opened and min(opened) > last
+
+
+@on_masks
+def test_another_rate_of_unknowns_keeps_names_and_classes(given: str, line: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    fit(line, made, given)
+    relearn(made, {}, (), {1: "dent"})
+    before, limit = labels_of(made), DiscoveryModel.read(made).unknown.limit  # type: ignore[union-attr]
+    fit(line, made, given, unknown={"false_rate": 0.5})
+    assert labels_of(made) == before and DiscoveryModel.read(made).names[1] == "dent"
+    assert DiscoveryModel.read(made).unknown.limit < limit  # type: ignore[union-attr]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import adjusted_rand_score, pairwise_distances, silhouette_score
 from threadpoolctl import threadpool_limits
@@ -93,9 +95,10 @@ def estimate_count(
     if not candidates:
         return CountEstimate(1, 1, min(most, len(features)) or 1, [], [], [], [], [], [], [], 0.0)
     points, spread = _principal(features)
-    with threadpool_limits(1):  # more threads add up in the order in which they end
+    with threadpool_limits(1), warnings.catch_warnings():  # more threads add up in the order in which they end
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct regions than clusters
         silhouettes, stabilities = _resampled(points, candidates, RESAMPLES, rng, on_step)
-        agreement = _agreement([_principal(kind)[0] for kind in kinds], candidates, rng)
+        agreement = _agreement([_principal(kind)[0] for kind in kinds], candidates, rng, on_step)
         blobs = []
         for _ in range(BLOBS):
             blob = rng.standard_normal(points.shape) * spread
@@ -133,9 +136,9 @@ def estimate_count(
     )  # fmt: skip
 
 
-def n_steps() -> int:
-    """Steps of `estimate_count`, for a progress bar."""
-    return RESAMPLES + BLOB_RESAMPLES * BLOBS
+def n_steps(n_kinds: int = 0) -> int:
+    """Steps of `estimate_count` with so many kinds of features, for a progress bar."""
+    return RESAMPLES + BLOB_RESAMPLES * BLOBS + (RESAMPLES // 2 if n_kinds > 1 else 0)
 
 
 def _principal(features: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -147,7 +150,10 @@ def _principal(features: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[n
 
 
 def _agreement(
-    kinds: list[npt.NDArray[np.float64]], candidates: list[int], rng: np.random.Generator
+    kinds: list[npt.NDArray[np.float64]],
+    candidates: list[int],
+    rng: np.random.Generator,
+    on_step: Callable[[], None] | None,
 ) -> npt.NDArray[np.float64]:
     """(K,) mean over resamples and over all pairs of kinds; 1 where there are not two of them."""
     if len(kinds) < 2:
@@ -159,6 +165,8 @@ def _agreement(
             seed = int(rng.integers(2**31))
             labels = [KMeans(k, n_init=STARTS, random_state=seed).fit_predict(kind[chosen]) for kind in kinds]
             found[row, column] = np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels, 2)])
+        if on_step is not None:
+            on_step()
     mean: npt.NDArray[np.float64] = np.clip(found.mean(axis=0), 0, None)
     return mean
 
@@ -177,7 +185,7 @@ def _resampled(
         for column, k in enumerate(candidates):
             found = KMeans(k, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[chosen])
             distinct = len(np.unique(found.labels_))
-            enough = 1 < distinct < len(chosen)
+            enough = distinct == k < len(chosen)
             silhouettes[row, column] = (
                 silhouette_score(distances, found.labels_, metric="precomputed") if enough else -1.0
             )

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 NEIGHBOURS = 3
+SAME = 1e-5  # 1 − cosine of a region with itself, after rounding to float16
 BLOCK = 1024  # rows whose distances are held at once
 MOST_REFERENCES = 20_000  # of about 2 kB each
 LEAST_LIMIT = 1e-3  # rounding to 16 bits, or on another machine, moves a region by less
@@ -21,8 +22,8 @@ class UnknownScore:
     reference : (M, D) unit features of the run's regions
     limit : distance from which on a region is unknown; infinite where nothing can be unknown
 
-    The distance is the geometric mean of 1 − cosine to the nearest few references. One of them at no distance makes it 0,
-    so a region of the run itself is never unknown to it.
+    The distance is the geometric mean of 1 − cosine to the nearest few references, and 0 where one of them is the same:
+    a region of the run itself is never unknown to it, as long as it is one of the references.
     """
 
     reference: Floats
@@ -95,6 +96,7 @@ def neighbour_distance(
         count = min(NEIGHBOURS, distance.shape[1])
         nearest = np.partition(distance, count - 1, axis=1)[:, :count]
         there = np.isfinite(nearest)
+        itself = nearest.min(axis=1) < SAME
         logs = np.log(nearest, where=there, out=np.zeros_like(nearest))
-        out[rows] = np.exp(logs.sum(axis=1) / np.maximum(there.sum(axis=1), 1))
+        out[rows] = np.exp(logs.sum(axis=1) / np.maximum(there.sum(axis=1), 1)) * ~itself
     return out

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from ..errors import DataError, SettingsError
+from ..errors import SettingsError
 from . import options as opt
 from . import weights
 from .show import counted, quoted, show_counts, show_detection, show_evaluation, show_run
@@ -145,12 +145,8 @@ def predict(
     progress = opt.make_progress(quiet)
     model = AnomalyNCD.load(run, device=device, progress=progress)
     detector = model.model_.config.detect.name
-    if maps is not None and detector is not None:
-        raise DataError(
-            f"{maps}: the maps of {run} were made by its own detector, {detector}, and the values of other maps mean "
-            "something else. Leave --maps out: the detector is stored with the run."
-        )
-    inputs = load_inputs(images, maps=maps, masks=masks, detected=detector is not None and masks is None)
+    bare = maps is None and masks is None and detector is not None
+    inputs = load_inputs(images, maps=maps, masks=masks, detected=bare)
     for note in inputs.notes:
         progress.warn(note)
     prediction = model.predict_inputs(inputs)
@@ -200,7 +196,7 @@ def binarize(
     table = binarize_folder(maps, out, make_config(*layers, options), opt.make_progress(quiet))
     found = int((table["n_regions"] > 0).sum())
     typer.echo(f"{found} of {len(table)} maps have a region. Masks, and their thresholds in masks.csv: {out}")
-    typer.echo(f"Next: anomalyncd discover IMAGES --masks {quoted(out)} --classes N --out RUN")
+    typer.echo(f"Next: anomalyncd discover IMAGES --masks {quoted(out)} --out RUN")
 
 
 @app.command()

@@ -95,9 +95,9 @@ def show_detection(found: DetectionRun, images: Path, out: Path, excluded: list[
     typer.echo(f"Maps: {found.maps}, image scores: {out / 'scores.csv'}")
     without = "".join(f" --exclude {shlex.quote(name)}" for name in excluded)
     if images.suffix.lower() == ".csv" and has_masks:  # its masks would outvote the maps
-        going_on = f"--config {quoted(out / 'config.yaml')}{without} --classes N --out {quoted(out)}"
+        going_on = f"--config {quoted(out / 'config.yaml')}{without} --out {quoted(out)}"
     else:
-        going_on = f"--maps {quoted(found.maps)}{without} --classes N --out RUN"
+        going_on = f"--maps {quoted(found.maps)}{without} --out RUN"
     typer.echo(f"Next: anomalyncd discover {quoted(images)} {going_on}")
 
 

@@ -31,6 +31,9 @@ def update(
     model = AnomalyNCD.load(run, device=device, progress=progress)
     bare = maps is None and masks is None and model.model_.config.detect.name is not None
     inputs = load_inputs(images, maps=maps, masks=masks, exclude=exclude or (), detected=bare)
+    for note in inputs.notes:
+        progress.warn(note)
+    opt.warn_of_unknown(exclude, images, progress)
     inputs.check_outside(run)
     found = model.update_inputs(inputs, call=opt.this_call())
     if found.known:

@@ -109,7 +109,7 @@ class Discover:
             base_key = stable_hash(self._frozen_identity(), fingerprint(base.items), base.labels.tolist())
             labelled = self._timed("base set", lambda: self._base(base, base_key))
         learn_key = stable_hash(
-            key, base_key, self.config.model_dump(mode="json", exclude={"merge", "preset"}),
+            key, base_key, self.config.model_dump(mode="json", exclude={"merge", "preset", "unknown"}),
             [region.digest for region in novel.regions], [bool(record.error) for record in novel.images],
         )  # fmt: skip
         parts = self._timed("learning", lambda: self._learn(novel, labelled, learn_key))
@@ -230,6 +230,7 @@ class Discover:
         model.names |= {k: name for k, name in self.given_names.items() if k in model.names}
         if model.config != self.config:  # only in what learning does not depend on
             model.config = self.config
+            model.fit_unknown(parts, novel.regions)
             self.folder.write(MODEL_FILE, model.pack())
         self.model = model
         return parts
@@ -271,7 +272,7 @@ class Discover:
         near = {name: weight for name, weight in weights.items() if name in CROP_PARTS}
         far = {name: weight for name, weight in weights.items() if name not in CROP_PARTS}
         kinds = [FeatureSpace(some, space.means).transform(parts) for some in (near, far) if some]
-        with self.progress.task("Number of classes", n_steps()) as advance:
+        with self.progress.task("Number of classes", n_steps(len(kinds))) as advance:
             found = estimate_count(
                 space.transform(parts),
                 self.config.most_classes,

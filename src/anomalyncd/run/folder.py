@@ -32,6 +32,8 @@ GROUPS = "groups.csv"
 REPORT = "report.html"
 RETRAINED = "tokens/trained.safetensors"  # features of all regions after training, where the network changed
 UPDATE = "update"  # stage: more images than `discover` was given
+EXPORT = "export"
+PATIENCE = 30.0  # seconds that a reader waits while another process changes several files at once
 COMMIT = "commit"  # files that replace others together
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
@@ -41,7 +43,7 @@ RESULTS = (
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "tokens", "base", "scores.csv",
-    "metrics.json", "export", "review.sqlite",
+    "metrics.json", EXPORT, "review.sqlite", "review.sqlite-wal", "review.sqlite-shm",
 )  # fmt: skip
 
 
@@ -66,12 +68,15 @@ class RunFolder:
         self.path = path
 
     @contextmanager
-    def writing(self) -> Iterator[RunFolder]:
-        """Create the folder, keep other writers out, and sweep away what a killed one left half-written."""
+    def writing(self, patience: float = 0) -> Iterator[RunFolder]:
+        """Create the folder, keep other writers out, and sweep away what a killed one left half-written.
+
+        patience : seconds to wait for another writer
+        """
         try:
             self._check_ours()
             self.path.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.path / LOCK, timeout=0):
+            with FileLock(self.path / LOCK, timeout=patience):
                 self._sweep()
                 self._finish_commit()
                 if not (self.path / STAGES).exists():
@@ -117,7 +122,7 @@ class RunFolder:
     def replace_by(self, source: Path) -> None:
         """Put the content of another run folder in the place of this one's."""
         copy = self.path / f"copy{PARTIAL}"
-        shutil.copytree(source, copy, ignore=shutil.ignore_patterns(LOCK, f"*{PARTIAL}"))
+        shutil.copytree(source, copy, ignore=shutil.ignore_patterns(LOCK, "review.lock", f"*{PARTIAL}"))
         self.write_json(STAGES, {})
         for name in OWN:
             _remove(self.path / name)
@@ -152,7 +157,7 @@ class RunFolder:
     def recover(self) -> None:
         """Finish a commit that a killed process left, before the files are read."""
         if (self.path / COMMIT).is_dir():
-            with self.writing():
+            with self.writing(PATIENCE):
                 pass
 
     def write_text(self, name: str, text: str) -> None:
@@ -177,7 +182,8 @@ class RunFolder:
 
     def _sweep(self) -> None:
         for leftover in list(self.path.rglob(f"*{PARTIAL}")):
-            _remove(leftover)
+            if EXPORT not in leftover.relative_to(self.path).parts:  # made without the lock, and swept by itself
+                _remove(leftover)
 
     def _finish_commit(self) -> None:
         folder = self.path / COMMIT

@@ -18,13 +18,14 @@ from ..assign.merge import novel_probabilities
 from ..assign.unknown import UnknownScore, fit_unknown
 from ..binarize.base import Binarizer
 from ..config import Config, make_config
-from ..errors import RunError
+from ..errors import DataError, RunError
 from ..learn.classifier import Classifier, Parts
 from ..learn.features import RegionEncoder
 from ..model.backbone import MaskGuidedViT, load_vit
 from ..model.device import choose_device
 from .extract import Extractor
 from .folder import CLASS_NAMES, MODEL_FILE, RunFolder
+from .inputs import Inputs
 from .maps import binarizer_for
 from .records import RegionRecord
 
@@ -45,6 +46,7 @@ class DiscoveryModel:
     names : label → name of the class
     classes : (K,) int, labels in the order of the columns of all probabilities; empty until their number is known
     unknown : how far regions lie from all that was fitted; None when there was no region
+    highest : label that any class ever had, so that no number is used for two kinds
     """
 
     config: Config
@@ -56,6 +58,7 @@ class DiscoveryModel:
     names: dict[int, str] = field(default_factory=dict)
     classes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     unknown: UnknownScore | None = None
+    highest: int = 0
 
     def __post_init__(self) -> None:
         self._vit: MaskGuidedViT | None = None
@@ -66,6 +69,22 @@ class DiscoveryModel:
         """Number the classes: 0 … count − 1, or 1 … count where no image is normal."""
         self.classes = np.arange(count) if self.config.has_normal else np.arange(1, count + 1)
         self.names = {k: self.names.get(k, default_name(k)) for k in self.classes.tolist()}
+        self.highest = max(self.highest, *self.classes.tolist(), 0)
+
+    def check_maps(self, inputs: Inputs) -> None:
+        """Refuse maps whose values do not mean what those of the run meant."""
+        if all(item.map is None for item in inputs.items):
+            return
+        if self.binarizer is None:
+            raise DataError(
+                "this model was fitted on masks, so it has no fitted range for anomaly maps. Give masks (--masks), or fit "
+                "a model on maps."
+            )
+        if self.config.detect.name:
+            raise DataError(
+                f"the maps of this run were made by its own detector, {self.config.detect.name}, and the values of other "
+                "maps mean something else. Leave --maps out: the detector is stored with the run."
+            )
 
     @property
     def learned_classes(self) -> npt.NDArray[np.int64]:
@@ -151,6 +170,7 @@ class DiscoveryModel:
             "alarm": self.alarm,
             "names": {str(k): name for k, name in self.names.items()},
             "classes": self.classes.tolist(),
+            "highest": self.highest,
             "unknown_limit": self.unknown.limit if self.unknown and np.isfinite(self.unknown.limit) else None,
         }
         data: bytes = safetensors.numpy.save(tensors, metadata={"anomalyncd": json.dumps(meta)})
@@ -182,6 +202,7 @@ class DiscoveryModel:
             model = cls(
                 config, classifier, binarizer, meta["gate"], meta["learns_normal"], meta["alarm"], own_names, classes,
                 unknown,
+                meta["highest"],
             )  # fmt: skip
         except RunError:
             raise

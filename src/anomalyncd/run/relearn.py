@@ -209,6 +209,7 @@ def _learn_heads(state: RunState, wanted: npt.NDArray[np.int64], fixed: npt.NDAr
     model.learns_normal |= bool((wanted[fixed | (wanted != state.labels)] == 0).any())
     labels = set(wanted[wanted >= 0].tolist()) | ({0} if model.config.has_normal else set())
     model.classes = np.array(sorted(labels), np.int64)
+    model.highest = max(model.highest, *labels)
     learned = model.learned_classes
     known = np.isin(wanted, learned)  # not those that are false alarms by their score alone, or of an unknown kind
     target = np.searchsorted(learned, wanted[known])

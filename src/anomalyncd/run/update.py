@@ -18,7 +18,7 @@ from ..learn.features import FeatureSpace
 from ..progress import Silent
 from .detect import detect_again, detected
 from .extract import Extracted, is_readable
-from .folder import STAGES, UPDATE, RunFolder, stable_hash
+from .folder import MANIFEST, STAGES, UPDATE, RunFolder, stable_hash
 from .inputs import Inputs
 from .model import DiscoveryModel
 from .records import Item, report_files
@@ -67,10 +67,10 @@ def update_run(run: Path, inputs: Inputs, progress: Silent | None = None, *, dev
         state = read_state(folder, device)
         model = state.model
         _check(model, inputs)
-        items, truth, known = _new_items(state, inputs)
+        items, truth, known = _new_items(run, state, inputs)
         if not items:
             return Update(0, 0, known, unknown=int((state.labels < 0).sum()))
-        n_images, before = len(state.images), state.labels
+        n_images, before, classes = len(state.images), state.labels, set(model.classes.tolist())
         store = _extract(folder, model, n_images, items, progress)
         skipped = report_files(store.images[n_images:], progress)
         larger = _joined(state, store, items, truth)
@@ -79,7 +79,7 @@ def update_run(run: Path, inputs: Inputs, progress: Silent | None = None, *, dev
         folder.commit(
             {**files, STAGES: folder.stages_with(UPDATE, stable_hash([record.id for record in store.images]))}
         )
-    opened = {k: int((labels == k).sum()) for k in model.classes.tolist() if k > 0 and k not in before}
+    opened = {k: int((labels == k).sum()) for k in model.classes.tolist() if k not in classes and (labels == k).any()}
     moved = [
         Move(region.image, region.region, was, now)
         for region, was, now in zip(store.regions, before.tolist(), labels.tolist(), strict=False)
@@ -93,8 +93,7 @@ def update_run(run: Path, inputs: Inputs, progress: Silent | None = None, *, dev
 def _check(model: DiscoveryModel, inputs: Inputs) -> None:
     if model.classifier is None:
         raise DataError("this run has no defect classes to add to: call `discover` with all images instead.")
-    if model.binarizer is None and any(item.map is not None for item in inputs.items):
-        raise DataError("this run was made from masks, so it has no range for maps. Give masks (--masks).")
+    model.check_maps(inputs)
     if model.classifier.last_block:
         raise DataError(
             "this run has trained the network itself (--preset paper), so its features cannot be added to. Call `discover` "
@@ -102,13 +101,24 @@ def _check(model: DiscoveryModel, inputs: Inputs) -> None:
         )
 
 
-def _new_items(state: RunState, inputs: Inputs) -> tuple[list[Item], dict[str, str], list[str]]:
+def _changed(item: Item, since: int) -> bool:
+    """Whether the image was written to after that time (ns)."""
+    try:
+        return isinstance(item.image, Path) and item.image.stat().st_mtime_ns > since
+    except OSError:
+        return False
+
+
+def _new_items(run: Path, state: RunState, inputs: Inputs) -> tuple[list[Item], dict[str, str], list[str]]:
     """Items that the run does not hold yet, under names that it does not use yet; their truth; names of the others."""
     files = dict(zip(state.manifest["file"].fillna(""), state.manifest["status"], strict=True))  # the last one counts
+    written = (run / MANIFEST).stat().st_mtime_ns
     names = {record.id for record in state.images}
     items, truth, known = [], {}, []
     for item in inputs.items:
         status = files.get(str(item.image.absolute())) if isinstance(item.image, Path) else None
+        if status == "ok" and _changed(item, written):
+            status = None  # a camera has used the name again
         if status == "ok" or (status == "skipped" and not is_readable(item)):
             known.append(item.id)
             continue
@@ -182,7 +192,7 @@ def open_classes(state: RunState, n_before: int) -> npt.NDArray[np.int64]:
     features = space.transform(state.parts)
     known = features[:n_before][labels[:n_before] >= 0]
     groups = fcluster(linkage(features[places], "average", metric="cosine"), 1.0, "distance")
-    following = int(max(labels.max(), model.classes.max())) + 1
+    following = max(int(labels.max()), model.highest) + 1
     sizes = np.bincount(groups)
     for group in np.argsort(-sizes, kind="stable"):  # the largest gets the lowest number
         members = places[groups == group]
