@@ -15,9 +15,9 @@ from fastapi.testclient import TestClient
 
 from anomalyncd import AnomalyNCD
 from anomalyncd.progress import Silent
-from anomalyncd.run.folder import CLASS_NAMES, REGIONS_TABLE, RunFolder
+from anomalyncd.run.folder import CLASS_NAMES, CORRECTIONS, REGIONS_TABLE, RunFolder
 from anomalyncd.run.model import read_names
-from anomalyncd.run.relearn import Move
+from anomalyncd.run.relearn import Move, read_corrections
 from anomalyncd.run.tables import read_csv, to_csv
 from anomalyncd.serve.review import make_app
 
@@ -67,6 +67,9 @@ def obey(run: Path, labels: Any, fixed: Any, names: Any, progress: Silent) -> li
     before = table["label"].tolist()
     table["label"] = after = [labels.get(key, label) for key, label in zip(keys, before, strict=True)]
     table["class_name"] = [known.get(label, f"class {label}") for label in after]
+    held = {*fixed, *read_corrections(run)}
+    placed = table.loc[[key in held for key in keys], ["image", "region", "label"]]
+    RunFolder(run).write_text(CORRECTIONS, to_csv(placed))
     RunFolder(run).write_text(REGIONS_TABLE, to_csv(table))
     kept = {0, *after}
     RunFolder(run).write_json(CLASS_NAMES, {str(k): name for k, name in known.items() if k in kept})

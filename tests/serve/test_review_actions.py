@@ -276,16 +276,6 @@ def test_a_crash_while_the_tables_are_being_replaced_is_an_apply_that_was_done(r
     assert after.counts()[2] == expected[2] and after.state["n_actions"] == 0 and after.state["applied"] > 0
 
 
-def test_a_run_that_was_sorted_anew_sets_waiting_corrections_aside(client, review, run):
-    client.act("merge", **{"from": 3, "into": 2})
-    client.close()
-    table = read_csv(run / REGIONS_TABLE)
-    table["label"] = [{1: 2, 2: 3, 3: 1}[label] for label in table["label"]]
-    RunFolder(run).write_text(REGIONS_TABLE, to_csv(table))
-    after = review()
-    assert after.counts()[3] > 0 and after.state["n_actions"] == 0 and "set aside" in after.state["notice"]
-
-
 def test_images_that_were_added_meanwhile_leave_waiting_corrections_as_they_are(client, review, run):
     client.act("merge", **{"from": 3, "into": 2})
     count = client.counts()[2]

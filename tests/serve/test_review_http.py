@@ -149,6 +149,18 @@ def test_a_run_that_vanishes_is_said_so(client, run):
     assert answer.status_code == 503 and REGIONS_TABLE in answer.json()["detail"]
 
 
+def test_a_conflict_in_a_run_that_vanished_is_still_a_conflict(client, run):
+    client.act("name", key="used-before", label=1, name="dent")
+    (run / REGIONS_TABLE).unlink()
+    answer = client.send("name", key="used-before", label=1, name="scratch")
+    assert answer.status_code == 409 and "key" in answer.json()["detail"] and "state" not in answer.json()
+
+
+def test_the_page_does_not_say_more_than_it_knows(client):
+    words = client.http.get("/api.js").text
+    assert "It was not stored" not in words and "will show once the page is connected again" in words
+
+
 def test_the_page_and_its_files(client):
     page = client.http.get("/")
     assert page.status_code == 200 and "review.js" in page.text

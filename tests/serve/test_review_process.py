@@ -20,8 +20,10 @@ from typing import Any
 
 import pytest
 
+from anomalyncd.cli.review import _inputs
+from anomalyncd.run.model import DiscoveryModel
 from anomalyncd.serve.actions import LOG_FILE
-from command import fail
+from command import call, fail
 
 ACTIONS = 200
 # The server of `anomalyncd review` and nothing else: what the command adds would be most of the time.
@@ -142,7 +144,23 @@ def test_the_command_says_where_it_is_and_what_is_next(run: Path):
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=30)
     assert len(state["classes"]) == 4 and len(token) >= 32
-    assert "Next: " in rest and process.returncode == 0 and token not in errors
+    assert process.returncode == 0 and token not in errors
+    assert rest.splitlines()[-2:] == [
+        f"Next: anomalyncd export {run} --format csv",
+        f"  or: anomalyncd predict {run} NEW_IMAGES --masks MASKS --out new.csv",
+    ]
+    assert "images.csv" in call("export", run, "--format", "csv").output
+
+
+@pytest.mark.parametrize(
+    ("detector", "binarizer", "expected"),
+    [("musc", object(), ""), ("", object(), "--maps MAPS "), ("", None, "--masks MASKS ")],
+)
+def test_what_predict_needs_besides_images(run: Path, monkeypatch, detector, binarizer, expected):
+    model = DiscoveryModel.read(run, device="cpu")
+    model.config.detect.__dict__["name"], model.binarizer = detector, binarizer
+    monkeypatch.setattr(DiscoveryModel, "read", lambda *_, **__: model)
+    assert _inputs(run) == expected
 
 
 def test_what_the_command_refuses(run: Path):

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import time
 
-from anomalyncd.run.folder import REGIONS_TABLE
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from anomalyncd.errors import RunError
+from anomalyncd.run.folder import MANIFEST, REGIONS_TABLE, RETRAINED, RunFolder
 from anomalyncd.run.model import DiscoveryModel, read_names
 from anomalyncd.run.relearn import relearn
+from anomalyncd.run.store import RegionStore
 from anomalyncd.run.tables import read_csv
+from anomalyncd.serve.split import split_regions
 
 
 def apply(client):
@@ -42,3 +49,19 @@ def test_corrections_are_in_the_tables_and_in_the_model_afterwards(review, run):
     again = read_csv(run / REGIONS_TABLE)
     assert again["label"].tolist() == table["label"].tolist(), "only a name was given"
     assert client.names()[4] == "odd one" and client.http.get("/api/moves").json()["total"] == 0
+
+
+def test_a_class_is_split_by_what_the_trained_network_sees(run, monkeypatch):
+    model = DiscoveryModel.read(run, device="cpu")
+    model.classifier.last_block = {"weight": np.zeros(1, np.float32)}
+    monkeypatch.setattr(DiscoveryModel, "read", lambda *_, **__: model)
+    store = RegionStore(RunFolder(run)).read(len(read_csv(run / MANIFEST)))
+    keys = [(region.image, region.region) for region in store.regions]
+    with pytest.raises(RunError, match="trained network"):
+        split_regions(run, keys, 2)
+    alike = [
+        0 if row % 3 else len(keys) - 1 for row in range(len(keys))
+    ]  # every third is like the last, the others like 0
+    trained = {name: np.ascontiguousarray(part[alike]) for name, part in store.parts.items()}
+    (run / RETRAINED).write_bytes(safetensors.numpy.save(trained))
+    assert split_regions(run, keys, 2).tolist() == [0 if row % 3 else 1 for row in range(len(keys))]

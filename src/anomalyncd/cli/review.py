@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -71,9 +72,18 @@ def review(
         typer.echo(f"\n{counted(waiting, 'correction')} kept, not applied yet.")
         typer.echo(f"Next: anomalyncd review {quoted(run)}, and press Apply")
     else:
-        typer.echo(
-            f"\nNext: anomalyncd export {quoted(run)}, or anomalyncd predict {quoted(run)} NEW_IMAGES --out new.csv"
-        )
+        typer.echo(f"\nNext: anomalyncd export {quoted(run)} --format csv")
+        typer.echo(f"  or: anomalyncd predict {quoted(run)} NEW_IMAGES {_inputs(run)}--out new.csv")
+
+
+def _inputs(run: Path) -> str:
+    """What `predict` needs besides images, as the run was made."""
+    from ..run.model import DiscoveryModel
+
+    model = DiscoveryModel.read(run, device="cpu")
+    if model.config.detect.name:
+        return ""
+    return "--masks MASKS " if model.binarizer is None else "--maps MAPS "
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import zlib
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from .base import Base, Key
 from .state import Body, Row
 
 LOG_FILE = "review.sqlite"
-SCHEMA = 1  # kept in the file's user_version
+SCHEMA = 2  # kept in the file's user_version; 1 stored of a base nothing but its regions
 BUSY_SECONDS = 10
 TABLES = """
 CREATE TABLE actions (
@@ -28,6 +29,15 @@ CREATE TABLE actions (
 );
 CREATE TABLE bases (digest TEXT PRIMARY KEY, labels BLOB NOT NULL);
 """
+
+
+@dataclass(frozen=True)
+class MadeOn:
+    """The table that an action was made on: region → label, all classes (None in an old log), key of the learning."""
+
+    labels: dict[Key, int]
+    classes: frozenset[int] | None = None
+    learned: str = ""
 
 
 class ActionLog:
@@ -71,6 +81,8 @@ class ActionLog:
         database.execute("PRAGMA synchronous = FULL")
         if version == 0:
             database.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+        elif version < SCHEMA:
+            database.execute(f"PRAGMA user_version = {SCHEMA}")  # its rows can be read as they are
         database.execute("SELECT id, at, key, request, kind, body, base FROM actions LIMIT 1").fetchone()
 
     def rows(self) -> list[Row]:
@@ -104,14 +116,19 @@ class ActionLog:
             raise RunError(f"{self.path}: the action could not be stored ({error}). It was not done.") from error
         return Row(int(row.lastrowid or 0), kind, body)
 
-    def made_on(self, action: int) -> dict[Key, int] | None:
-        """Region → label in the table that an action was made on."""
+    def made_on(self, action: int) -> MadeOn:
+        """The table that an action was made on; empty where it is not known."""
         query = "SELECT labels FROM bases JOIN actions ON digest = base WHERE id = ?"
         with closing(self._database.execute(query, (action,))) as found:
             row = found.fetchone()
         if row is None:
-            return None
-        return {(image, region): label for image, region, label in json.loads(zlib.decompress(row[0]))}
+            return MadeOn({})
+        content = json.loads(zlib.decompress(row[0]))
+        regions = content["regions"] if isinstance(content, dict) else content
+        labels = {(image, region): label for image, region, label in regions}
+        if isinstance(content, dict):
+            return MadeOn(labels, frozenset(content["classes"]), content["learned"])
+        return MadeOn(labels)
 
     def close(self) -> None:
         self._database.close()
@@ -123,4 +140,5 @@ class ActionLog:
 
 def _pack(base: Base) -> bytes:
     rows = [[image, region, label] for (image, region), label in zip(base.keys, base.labels.tolist(), strict=True)]
-    return zlib.compress(json.dumps(rows).encode())
+    content = {"learned": base.learned, "classes": sorted(base.names), "regions": rows}
+    return zlib.compress(json.dumps(content).encode())

@@ -112,11 +112,11 @@ class Applier:
             with session.lock:
                 shown = [[move.image, move.region, move.before, move.after] for move in moves]
                 session.record_applied(row, shown, Base.read(session.run))
+        except Exception as error:  # whatever it is, the page must say it and the corrections must stay
+            self._give_up(job, f"The corrections were not applied: {_words(error)}")
+        else:
             self._redraw(job)
             job.end("done")
-        except Exception as error:  # whatever it is, the page must say it and the corrections must stay
-            words = str(error) if isinstance(error, AnomalyNCDError | OSError) else f"{type(error).__name__}: {error}"
-            self._give_up(job, f"The corrections were not applied: {words}")
 
     def _redraw(self, job: Job) -> None:
         """Pictures and report with the new classes. They can be made again at any time, so they may fail."""
@@ -124,13 +124,17 @@ class Applier:
             draw_classes(self.session.run)
             draw_class_sheets(self.session.run)
             write_report(self.session.run, job)
-        except (AnomalyNCDError, OSError) as error:
-            job.warn(f"The report was not made anew: {error}")
+        except Exception as error:
+            job.warn(f"The report was not made anew: {_words(error)}")
 
     def _give_up(self, job: Job, message: str) -> None:
         try:
             done = self.session.finish_apply(message)
-        except AnomalyNCDError as error:  # the next start will find out
-            job.end("failed", f"{message} {error}")
+        except Exception as error:  # the next start will find out
+            job.end("failed", f"{message} {_words(error)}")
         else:
             job.end("done" if done else "failed", message)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, AnomalyNCDError | OSError) else f"{type(error).__name__}: {error}"

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..errors import RunError
-from ..run.folder import CLASS_NAMES, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, RunFolder
+from ..run.folder import CLASS_NAMES, CORRECTIONS, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, STAGES, RunFolder
 from ..run.model import read_names
+from ..run.relearn import read_corrections
 from ..run.tables import read_csv, read_results
 
 Key = tuple[str, int]  # image, region: what a correction is stored by
@@ -34,6 +35,8 @@ class Base:
     image_of : (R,) int64, number of each region's image
     names : label → name, of every class that the run knows
     signature : of the files, to notice that they have changed
+    learned : changes when `discover` learns anew, and numbers of classes mean others; empty where the run does not say
+    fixed : regions that a person placed in earlier applies
     """
 
     regions: pd.DataFrame
@@ -44,12 +47,15 @@ class Base:
     image_of: npt.NDArray[np.int64]
     names: dict[int, str]
     signature: tuple[object, ...]
+    learned: str = ""
+    fixed: frozenset[Key] = frozenset()
 
     @classmethod
     def read(cls, run: Path) -> Base:
         """The tables of a finished run."""
         RunFolder(run).recover()
         signature = signature_of(run)  # before the tables: if they change meanwhile, they are read again
+        learned, fixed = _learn_key(run), frozenset(read_corrections(run))
         images, manifest = read_results(run)
         regions = read_csv(run / REGIONS_TABLE)
         if missing := [column for column in COLUMNS if column not in regions]:
@@ -67,6 +73,7 @@ class Base:
         return cls(
             regions, keys, {key: row for row, key in enumerate(keys)}, regions["label"].to_numpy(np.int64), order,
             np.array([number[image] for image, _ in keys], np.int64), names, signature,
+            learned, fixed,
         )  # fmt: skip
 
     @cached_property
@@ -76,14 +83,22 @@ class Base:
 
     @cached_property
     def digest(self) -> str:
-        """Tells whether regions still have the same classes."""
-        return _digest([*zip(self.keys, self.labels.tolist(), strict=True)])
+        """Tells whether regions still have the same classes, and these still mean the same."""
+        return _digest([self.learned, sorted(self.names), [*zip(self.keys, self.labels.tolist(), strict=True)]])
 
 
 def signature_of(run: Path) -> tuple[object, ...]:
     """Changes when a table of the run does."""
-    stats = ((run / name).stat() for name in (IMAGES_TABLE, REGIONS_TABLE, CLASS_NAMES) if (run / name).exists())
+    files = [run / name for name in (IMAGES_TABLE, REGIONS_TABLE, CLASS_NAMES, CORRECTIONS)]
+    stats = (file.stat() for file in files if file.exists())
     return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+
+
+def _learn_key(run: Path) -> str:
+    try:
+        return str(json.loads((run / STAGES).read_text(encoding="utf-8"))["learn"]["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _digest(value: object) -> str:

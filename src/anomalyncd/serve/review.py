@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -200,8 +200,10 @@ def _answer_errors(app: FastAPI, session: Session, applier: Applier) -> None:
 
     @app.exception_handler(ConflictError)
     def conflict(_: Request, error: ConflictError) -> JSONResponse:
-        state = state_answer(session, applier).model_dump()
-        return JSONResponse({"detail": str(error), "state": state}, status_code=409)
+        content: dict[str, Any] = {"detail": str(error)}
+        with suppress(AnomalyNCDError, OSError, sqlite3.Error):  # the run may be gone: the words still hold
+            content["state"] = state_answer(session, applier).model_dump()
+        return JSONResponse(content, status_code=409)
 
     @app.exception_handler(NotFoundError)
     def not_found(_: Request, error: NotFoundError) -> JSONResponse:

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import RunError
 from .actions import LOG_FILE, ActionLog
-from .base import NORMAL, Base, Key, signature_of
+from .base import NORMAL, Base, signature_of
 from .requests import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
 from .split import split_regions
 from .state import CORRECTIONS, ConflictError, Row, State
@@ -160,8 +160,10 @@ class Session:
         """A number that no class ever had, so that no earlier action can mean it."""
         used = [0, *state.base.names, *state.names, *state.labels.tolist()]
         for row in self.log.rows():
-            targets = [row.body, *row.body.get("parts", [])] if row.kind in CORRECTIONS else []
-            used += [part["to"] for part in targets if "to" in part]
+            if row.kind in CORRECTIONS:
+                used += row.targets
+            elif row.kind == "renumber":
+                used += [new for _, new in row.body["numbers"]]
         return int(max(used)) + 1
 
     def _advance(self, row: Row) -> None:
@@ -174,7 +176,6 @@ class Session:
     def _replay(self, base: Base) -> None:
         done: list[Row] = []
         undone: list[Row] = []
-        fixed: list[Key] = []
         self.applying = self.applied = None
         for row in self.log.rows():
             self.version = row.id
@@ -185,6 +186,9 @@ class Session:
                 undone.append(done.pop())
             elif row.kind == "redo":
                 done.append(undone.pop())
+            elif row.kind == "renumber":
+                numbers = dict(row.body["numbers"])
+                done, undone = ([other.renumbered(numbers) for other in stack] for stack in (done, undone))
             elif row.kind == "applying":
                 self.applying = row
             else:
@@ -193,8 +197,7 @@ class Session:
                     self.applied = row
                 if row.kind in ("applied", "set_aside"):
                     done, undone = [], []
-                    fixed = [(image, region) for image, region in row.body["fixed"]]
-        state = State.start(base, fixed)
+        state = State.start(base)
         for row in done:
             state.apply(row)
         state.undone = undone
@@ -230,7 +233,7 @@ class Session:
             named = bool(names) and all(base.names.get(label) == name for label, name in names.items())
             done = 2 * sum(held) > len(asked) if asked else named
             if done:
-                before = self.log.made_on(row.id) or {}
+                before = self.log.made_on(row.id).labels
                 moves = [
                     [*key, label, int(base.labels[base.rows[key]])]
                     for key, label in before.items()
@@ -240,31 +243,51 @@ class Session:
             else:
                 self.append("failed", {"message": failure}, f"end:{row.id}", base)
                 self.notice = failure
+                self._check_base()
             return done
 
     def record_applied(self, row: Row, moves: Iterable[list[Any]], base: Base) -> None:
         """The corrections are in the tables now: from here on they are not replayed."""
-        body = {
-            "moves": list(moves),
-            "labels": row.body["labels"],
-            "fixed": row.body["fixed"],
-            "names": row.body["old"],
-        }
+        body = {"moves": list(moves), "labels": row.body["labels"], "names": row.body["old"]}
         self.append("applied", body, f"end:{row.id}", base)
 
     def _check_base(self) -> None:
-        """Corrections that wait to be applied mean nothing once another command has sorted the same regions anew."""
-        if not self.state.done:
+        """Make waiting corrections fit the tables that another command has written since, or set them aside."""
+        base, waiting = self.state.base, [*self.state.done, *self.state.undone]
+        if not waiting:
             return
-        base, before = self.state.base, self.log.made_on(self.state.done[0].id) or {}
-        if all(base.labels[base.rows[key]] == label for key, label in before.items() if key in base.rows):
-            return  # as after `update`, which adds images and leaves all others as they are
+        made = self.log.made_on(min(row.id for row in waiting))
+        if made.learned and base.learned:
+            fits = made.learned == base.learned  # as after `update`: regions may move, classes keep their numbers
+        else:
+            fits = all(base.labels[base.rows[key]] == label for key, label in made.labels.items() if key in base.rows)
+        if fits:
+            self._renumber(waiting)
+            return
         count = len(self.state.done)
-        self.append("set_aside", {"fixed": []}, f"aside:{self.version}", base)
-        self.notice = (
-            f"The run was sorted anew since the last visit, so {count} correction{'' if count == 1 else 's'} that had not "
-            "been applied no longer fit and were set aside."
-        )
+        self.append("set_aside", {}, f"aside:{self.version}", base)
+        if count:
+            self.notice = (
+                f"The run was sorted anew since the last visit, so {count} correction{'' if count == 1 else 's'} that had "
+                "not been applied no longer fit and were set aside."
+            )
+
+    def _renumber(self, waiting: Iterable[Row]) -> None:
+        """Give classes that corrections opened another number where `update` has opened one of the same number since.
+
+        Stored, because later corrections are made by people who see the new numbers.
+        """
+        base, taken = self.state.base, set[int]()
+        for row in waiting:
+            made = self.log.made_on(row.id)
+            if made.classes is None:
+                new = set(base.labels.tolist()) - set(made.labels.values())
+            else:
+                new = set(base.names) - made.classes
+            taken |= {label for label in row.targets if label > NORMAL and label in new}
+        if taken:
+            numbers = [[label, number] for number, label in enumerate(sorted(taken), self._new_label(self.state))]
+            self.append("renumber", {"numbers": numbers}, f"renumber:{self.version}", base)
 
 
 def _named(base: Base, rows: Iterable[Any]) -> list[list[Any]]:

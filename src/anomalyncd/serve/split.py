@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import safetensors.numpy
+from safetensors import SafetensorError
 
 from ..errors import RunError
+from ..learn.classifier import Parts
 from ..learn.cluster import kmeans
-from ..run.folder import MANIFEST, RunFolder
+from ..run.folder import MANIFEST, RETRAINED, RunFolder
 from ..run.model import DiscoveryModel
 from ..run.store import RegionStore
 from ..run.tables import read_csv
@@ -28,7 +31,13 @@ def split_regions(run: Path, keys: Sequence[Key], n_parts: int) -> npt.NDArray[n
     if missing:
         raise RunError(f"{run / store.tokens}: the features of {missing[0][0]} are missing or damaged.")
     rows = [place[key] for key in keys]
-    features = model.classifier.space.transform({name: part[rows] for name, part in store.parts.items()})
+    parts: Parts = store.parts
+    if model.classifier.last_block:
+        try:
+            parts = safetensors.numpy.load_file(run / RETRAINED)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{run / RETRAINED}: the features of the trained network are missing or damaged.") from error
+    features = model.classifier.space.transform({name: part[rows] for name, part in parts.items()})
     if len(np.unique(features, axis=0)) < n_parts:
         return np.zeros(len(keys), np.int64)
     return kmeans(np.asarray(features, np.float32), n_parts, model.config.random_state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,28 @@ class Row:
     kind: str
     body: Body
 
+    @property
+    def targets(self) -> list[int]:
+        """Classes that regions are put into, perhaps new ones."""
+        return [part["to"] for part in (self.body, *self.body.get("parts", [])) if "to" in part]
+
+    def renumbered(self, numbers: Mapping[int, int]) -> Row:
+        """The same correction where classes have other numbers.
+
+        Examples
+        --------
+        >>> Row(1, "split", {"label": 1, "parts": [{"to": 4, "regions": [["a", 4]]}]}).renumbered({4: 5}).body
+        {'label': 1, 'parts': [{'to': 5, 'regions': [['a', 4]]}]}
+        """
+
+        def changed(body: Body) -> Body:
+            return {k: numbers.get(v, v) if k in ("label", "from", "into", "to") else v for k, v in body.items()}
+
+        body = changed(self.body)
+        if "parts" in body:
+            body["parts"] = [changed(part) for part in body["parts"]]
+        return Row(self.id, self.kind, body)
+
 
 @dataclass
 class State:
@@ -47,10 +69,10 @@ class State:
     undone: list[Row] = field(default_factory=list)
 
     @classmethod
-    def start(cls, base: Base, fixed: Sequence[Key] = (), version: int = 0) -> State:
-        """As the run has it; `fixed` by earlier corrections."""
+    def start(cls, base: Base, version: int = 0) -> State:
+        """As the run has it."""
         pinned = np.zeros(len(base.keys), bool)
-        pinned[[base.rows[key] for key in fixed if key in base.rows]] = True
+        pinned[[base.rows[key] for key in base.fixed if key in base.rows]] = True
         names = {k: name for k, name in base.names.items() if k != UNKNOWN or (base.labels == UNKNOWN).any()}
         return cls(base, base.labels.copy(), names, pinned, dict.fromkeys(names, version))
 

@@ -43,7 +43,10 @@ export async function post(path, content) {
       await new Promise((resume) => setTimeout(resume, pause));
     }
   }
-  throw new Refused("No answer from the server. Is `anomalyncd review` still running? It was not stored.");
+  throw new Refused(
+    "No answer from the server. Is `anomalyncd review` still running? " +
+      "Whether this was stored will show once the page is connected again.",
+  );
 }
 
 function newKey() {
