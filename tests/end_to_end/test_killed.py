@@ -81,9 +81,12 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_line(folder, n_per_class=6, n_normal=4, n_combined=0, size=128, kinds=["hole", "scratch", "print"])
 
 
+OWN_TIME = (".lock", "run.log", "report.html")  # they say when and in which folder the run was made
+
+
 def content(run: Path) -> dict[str, bytes]:
     files = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in files.items() if name not in (".lock", "run.log")}
+    return {name: path.read_bytes() for name, path in files.items() if name not in OWN_TIME}
 
 
 @pytest.mark.parametrize("preset", ["fast", "paper"])

@@ -331,7 +331,7 @@ def test_settings_that_differ_come_first(tmp_path: Path) -> None:
     run = make_run(tmp_path, 3)
     changed, others = html.run_settings(run)
     assert {setting.name: (setting.value, setting.default) for setting in changed} == {
-        "n_classes": ("3", "null"),
+        "n_classes": ("3", "auto"),
         "crop.size": ("32", "224"),
         "model.backbone": ("tiny", "auto"),
         "model.input_size": ("32", "224"),
