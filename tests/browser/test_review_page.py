@@ -170,7 +170,7 @@ def test_two_windows_see_each_other(page: Any, browser: Any, address: str):
     card(page, 2).locator(".name").fill("hole")
     page.keyboard.press("Enter")
     until(other, "document.querySelector('.card[data-label=\"2\"] .name').value === 'hole'")
-    assert "name class 2 “hole”" in other.locator("#status").inner_text()
+    other.locator("#status", has_text="name class 2 “hole”").wait_for(state="attached")
     card(other, 1).locator(".name").fill("HOLE")
     other.keyboard.press("Enter")
     other.locator("#message", has_text="is called “hole” already").wait_for()
