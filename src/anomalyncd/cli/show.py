@@ -128,9 +128,11 @@ def show_count(run: Path) -> None:
         return
     found = json.loads((run / COUNT).read_text(encoding="utf-8"))
     normal = "normal and " if found["normal"] else ""
+    low, high = found["low"], found["high"]
+    rivals = f"{low} to {high} are hardly worse" if low < high else "no other number comes near"
     typer.echo(
-        f"Number of classes, estimated: {normal}{counted(found['count'], 'kind')} of defect; "
-        f"{found['low']} to {found['high']} are hardly worse (--classes N decides, normal counted)"
+        f"Number of classes, estimated: {normal}{counted(found['count'], 'kind')} of defect; {rivals} "
+        "(--classes N decides, normal counted)"
     )
 
 
