@@ -104,7 +104,7 @@ def choose(members: pd.DataFrame, typical: npt.ArrayLike, n_first: int, n_last: 
 def _whole_images(source: ReportSource, own: pd.DataFrame, label: int) -> list[tuple[str, str]]:
     """Names of images to show whole and a few words: the surest of a defect, the most doubtful of the normal ones."""
     scores = source.stored.manifest.drop_duplicates("image").set_index("image")["score"]
-    table = own.assign(score=own["image"].map(scores))
+    table = own.assign(score=scores.reindex(own["image"]).to_numpy())
     keys = ["score", "image"] if label == 0 else ["probability", "image"]
     ranked = table.sort_values(keys, ascending=[False, True], kind="stable")
     words = "highest map value {:.2f}" if label == 0 else "{:.2f}"
@@ -117,7 +117,7 @@ def _centres(source: ReportSource, members: pd.DataFrame) -> tuple[pd.Series, pd
     sizes = source.stored.manifest.drop_duplicates("image").set_index("image")[["height", "width"]]
     read = sizes[sizes.min(axis=1) > 0]
     aspect = float((read["width"] / read["height"]).median()) if len(read) else 1.0
-    width, height = (members["image"].map(read[side]).fillna(np.inf) for side in ("width", "height"))
+    width, height = (read[side].reindex(members["image"]).fillna(np.inf).to_numpy() for side in ("width", "height"))
     x = (members["x"] + members["width"] / 2) / width
     y = (members["y"] + members["height"] / 2) / height
     return x, y, aspect

@@ -64,7 +64,7 @@ def draw_class_sheets(run: Path, items: Sequence[Item] = ()) -> list[Path]:
     """
     stored = StoredPictures(run, items)
     scores = stored.manifest.drop_duplicates("image").set_index("image")["score"]
-    table = stored.images.assign(score=stored.images["image"].map(scores))
+    table = stored.images.assign(score=scores.reindex(stored.images["image"]).to_numpy())
     names = dict(zip(table["label"], table["class_name"].fillna(""), strict=True))
     for old in list((run / PICTURES).glob("class_*.png")):  # of classes that may be no more, or have another name
         old.unlink(missing_ok=True)
