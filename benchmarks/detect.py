@@ -29,8 +29,8 @@ from anomalyncd.data.dataset import NORMAL_NAMES
 from anomalyncd.data.images import read_image
 from anomalyncd.data.maps import read_mask
 from anomalyncd.detect import MuSc, musc
-from anomalyncd.detect.tokens import TokenGrid
 from anomalyncd.errors import AnomalyNCDError
+from anomalyncd.grid import TokenGrid
 from anomalyncd.metrics import aupro, image_auroc, pixel_auroc
 from anomalyncd.progress import Terminal
 from anomalyncd.run.detect import build

@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from .data import load_base, load_dataset
     from .detect import from_anomalib
     from .errors import AnomalyNCDError
-    from .estimator import AnomalyNCD, Prediction
+    from .estimator import AnomalyNCD
     from .metrics import evaluate
+    from .run.predict import Prediction
 
 # Loaded on first use: `anomalyncd --help` and the data readers need no torch.
 _HOMES = {
     "AnomalyNCD": "estimator", "AnomalyNCDError": "errors", "MEBin": "binarize", "Otsu": "binarize",
-    "Prediction": "estimator", "evaluate": "metrics", "from_anomalib": "detect", "load_base": "data", "load_dataset": "data",
+    "Prediction": "run.predict", "evaluate": "metrics", "from_anomalib": "detect", "load_base": "data",
+    "load_dataset": "data",
 }  # fmt: skip
 __all__ = [
     "AnomalyNCD", "AnomalyNCDError", "MEBin", "Otsu", "Prediction", "evaluate", "from_anomalib", "load_base", "load_dataset",

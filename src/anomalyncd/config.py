@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 from .errors import SettingsError
 
 Preset = Literal["fast", "paper"]
+LONGEST_FILE = 1_000_000  # characters
 
 
 class Section(BaseModel):
@@ -159,6 +162,9 @@ class Config(Section):
     preset: Preset = "fast"
     random_state: int = Field(0, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda, mps, …")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="of the frozen trunk; auto: bfloat16 on a GPU that has it, else float32"
+    )
     batch_size: int = Field(16, ge=1, description="pictures in one pass of the frozen trunk")
     detect: DetectConfig = DetectConfig()
     binarize: BinarizeConfig = BinarizeConfig()
@@ -240,7 +246,7 @@ def _in_words(problem: Mapping[str, Any]) -> str:
         near = difflib.get_close_matches(name, setting_names(), n=1)
         return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else ".")
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{name}: {message}, but got {problem['input']!r}." if name else f"{message}."
+    return f"{name}: {message}, but got {reprlib.repr(problem['input'])}." if name else f"{message}."
 
 
 def setting_names() -> list[str]:
@@ -262,13 +268,26 @@ def setting_names() -> list[str]:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Settings of a YAML file as a nested dictionary."""
+    if not os.path.isfile(path):  # a pipe or a device might never end
+        raise SettingsError(f"{path}: expected a YAML file of settings, none found.")
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST_FILE + 1)
+        if len(text) > LONGEST_FILE:
+            raise ValueError(f"it has more than {LONGEST_FILE:,} characters")
+        settings = _safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"{path}: cannot be read as a YAML file of settings ({error}).") from error
     if settings is not None and not isinstance(settings, dict):
         raise SettingsError(f"{path}: expected settings as `name: value`, but got {type(settings).__name__}.")
     return {str(name): value for name, value in (settings or {}).items()}
+
+
+def _safe_load(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def parse_setting(text: str) -> dict[str, Any]:
@@ -283,7 +302,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     if not sign or not name.strip():
         raise SettingsError(f"a setting must look like learn.epochs=5, but got {text!r}.")
     try:
-        nested: Any = yaml.safe_load(value)
+        nested: Any = _safe_load(value)
     except (ValueError, yaml.YAMLError) as error:
         raise SettingsError(f"{name.strip()}: {value!r} cannot be read as a value ({error}).") from error
     for key in reversed(name.strip().split(".")):

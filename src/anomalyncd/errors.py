@@ -1,8 +1,24 @@
 """What can go wrong for a user, in words a user understands. The command line prints these without a traceback."""
 
+LONGEST = 1000  # characters of a message
+
 
 class AnomalyNCDError(Exception):
-    """Base of every error that a user can cause and mend."""
+    """Base of every error that a user can cause and mend. Its text is one line of at most `LONGEST` characters.
+
+    Libraries, and names of files, bring line breaks, escape codes of terminals and halves of characters into messages.
+
+    Examples
+    --------
+    >>> print(AnomalyNCDError("a\\x1b[2J\\n\\tb.png: \\udc80"))
+    a [2J b.png: \\udc80
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__().encode("utf-8", "backslashreplace").decode()
+        line = "".join(letter if letter.isprintable() else "\n" for letter in text)
+        line = " ".join(part.strip() for part in line.split("\n") if part.strip())
+        return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
 
 
 class BadFileError(AnomalyNCDError):

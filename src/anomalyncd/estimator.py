@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from .config import Config, make_config
 from .detect.base import Detector
 from .errors import RunError, SettingsError
 from .model.device import choose_device
 from .progress import Silent
-from .run.detect import detect_again, detected, normal_items
+from .run.detect import detect_again, normal_items
 from .run.discover import Discover
 from .run.folder import IMAGES_TABLE, LOG, REGIONS_TABLE, RunFolder
 from .run.inputs import Base, Inputs, Sources, gather, gather_base
 from .run.log import logging_to
 from .run.model import DiscoveryModel
-from .run.records import ImageRecord, RegionRecord, report_files
-from .run.store import SHARD
-from .run.tables import Assignment, assign, read_csv, read_history, read_results
+from .run.predict import Prediction, Predictor
+from .run.tables import Assignment, read_csv, read_history, read_results
 from .run.update import Update, update_run
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Classes of new images.
-
-    labels : (N,) int, 0 normal, 1 … defect classes, −1 unknown
-    probabilities : (N, K) over the model's `classes_`
-    regions, images : tables with the columns of regions.csv (but no `crop`) and images.csv
-    skipped : id → why a file could not be read; such images are in none of the above
-
-    The probabilities of an image are all 0 where its label is −1.
-    """
-
-    labels: npt.NDArray[np.int64]
-    probabilities: npt.NDArray[np.float64]
-    regions: pd.DataFrame
-    images: pd.DataFrame
-    skipped: dict[str, str]
 
 
 class AnomalyNCD:
@@ -166,33 +143,15 @@ class AnomalyNCD:
 
     def predict_inputs(self, inputs: Inputs) -> Prediction:
         """As `predict`, for inputs that were gathered before."""
+        return self.predictor(inputs)(inputs, self.progress)
+
+    def predictor(self, inputs: Inputs) -> Predictor:
+        """What classes such inputs, for callers that take the results a few at a time."""
         self._check_fitted()
         model = self.model_
-        model.check_maps(inputs)
-        extract = model.extractor(self.progress.say)
         bare = model.config.detect.name and all(item.map is None and item.mask is None for item in inputs.items)
         detector = detect_again(self._folder, model.config) if bare else None
-        records: list[ImageRecord] = []
-        regions: list[RegionRecord] = []
-        probabilities, unknown = [np.empty((0, len(model.classes)))], [np.empty(0)]
-        with self.progress.task("Images", len(inputs)) as advance:
-            for start in range(0, len(inputs), SHARD):
-                items = inputs.items[start : start + SHARD]
-                found = extract(detected(items, detector) if detector else items, first_index=start)
-                records += found.images
-                regions += found.regions
-                recognized, scores = model.recognize(found.parts, found.regions)
-                probabilities.append(recognized)
-                unknown.append(scores)
-                advance(len(found.images))
-        skipped = report_files(records, self.progress)
-        result = assign(
-            records, regions, np.concatenate(probabilities), model.classes, model.names, model.config.merge,
-            np.concatenate(unknown),
-        )  # fmt: skip
-        if inputs.truth:
-            result.images["true_label"] = [inputs.truth.get(name) for name in result.images["image"]]
-        return Prediction(result.labels, result.probabilities, result.regions, result.images, skipped)
+        return Predictor(model, model.extractor(self.progress.say), detector)
 
     def update(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Update:
         """Take new images in: known classes keep their numbers, unknown regions that are alike become new classes.

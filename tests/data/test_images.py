@@ -275,7 +275,7 @@ def test_bad_files_name_the_file_and_the_fault(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(BadFileError, match=fault) as caught:
             read_image(tmp_path / name)
-        assert name in str(caught.value)
+        assert name.replace("\0", " ") in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "bmp", "tif", "webp", "deep png", "deep tif", "deep lzw tif"])
@@ -309,7 +309,7 @@ def test_zero_size_image(tmp_path: Path) -> None:
 def test_pixel_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = tmp_path / "bomb.png"
     bomb.write_bytes(png(16, 2, DEEP, size=(100_000, 100_000)))
-    with pytest.raises(BadFileError, match="100000 × 100000 pixels, more than the limit of 500,000,000"):
+    with pytest.raises(BadFileError, match="100000 × 100000 pixels, more than the limit of 100,000,000"):
         read_image(bomb)
     deep = tmp_path / "deep.tif"
     tifffile.imwrite(deep, DEEP, photometric="rgb")

@@ -6,8 +6,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from anomalyncd.detect import MuSc, PatchCore, load_detector
-from anomalyncd.detect.tokens import FILE, _starts, neighbourhood, to_map
+from anomalyncd.detect.tokens import FILE, neighbourhood, to_map
 from anomalyncd.errors import RunError, SettingsError
+from anomalyncd.grid import starts
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
 TINY = {"backbone": "tiny", "size": 64, "map_size": 48, "device": "cpu"}
@@ -182,9 +183,9 @@ def test_bad_settings(name):
 @pytest.mark.parametrize("side", [1, 2, 4, 7, 24])
 @pytest.mark.parametrize("more", [0, 1, 3, 5, 18, 36, 100])
 def test_tiles_cover_all_and_overlap_by_a_quarter(side, more):
-    starts = _starts(side + more, side)
-    assert starts[0] == 0 and starts[-1] == more
-    steps = np.diff(starts)
+    begins = starts(side + more, side)
+    assert begins[0] == 0 and begins[-1] == more
+    steps = np.diff(begins)
     assert all(0 < step <= max(1, side - side / 4) for step in steps)
 
 
@@ -193,7 +194,7 @@ def test_tiled_tokens_are_the_weighted_mean_of_the_tiles():
     image = picture(32, 80)
     found = next(detector.read([image]))
     assert found.shape == (4, 10) and found.size == (32, 80)
-    scaled = detector._scaled(image)
+    scaled = detector.reader.scaled(image)
     total, weights = torch.zeros(2, 4, 10, 48), torch.zeros(10)
     for start in (0, 3, 6):
         tile = scaled[:, start * 16 : start * 16 + 64]

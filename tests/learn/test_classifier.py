@@ -10,9 +10,10 @@ import torch
 from anomalyncd.assign.merge import novel_probabilities
 from anomalyncd.config import make_config
 from anomalyncd.errors import DataError
-from anomalyncd.learn import classifier as module
-from anomalyncd.learn.classifier import BANK, Classifier, RegionSet, fit_classifier
+from anomalyncd.learn import fit as module
+from anomalyncd.learn.classifier import Classifier
 from anomalyncd.learn.features import RegionEncoder
+from anomalyncd.learn.fit import BANK, RegionSet, fit_classifier, install
 from anomalyncd.metrics import evaluate
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
@@ -269,7 +270,7 @@ def test_a_classifier_survives_being_written_and_read(tmp_path, vit, pictures):
     assert (back.n_base, back.n_classes, back.temperature) == (1, 3, config.learn.student_temperature)
 
     another = MaskGuidedViT(tiny_vit())
-    back.install(another)
+    install(back, another)
     again = picture_set(pictures, another, config).parts
     assert all(np.array_equal(again[name], parts[name]) for name in parts)
 

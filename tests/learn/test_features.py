@@ -6,7 +6,9 @@ import torch
 
 from anomalyncd.config import FeatureConfig
 from anomalyncd.errors import SettingsError
+from anomalyncd.learn import features
 from anomalyncd.learn.features import CropBatch, FeatureSpace, RegionEncoder, dilate, focused, unit, weighted_mean
+from anomalyncd.model.attention import pool_mask
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
 SIDE, PATCH = 64, 16
@@ -144,7 +146,7 @@ def test_weighted_mean_against_a_loop():
     rng = np.random.default_rng(0)
     tokens, weights = rng.standard_normal((4, 6, 3)), rng.random((4, 6))
     weights[1, 2:] = 0
-    found = weighted_mean(torch.from_numpy(tokens), torch.from_numpy(weights)).numpy()
+    found = weighted_mean(tokens, weights)
     for row in range(4):
         total = sum(weights[row, p] * tokens[row, p] for p in range(6))
         np.testing.assert_allclose(found[row], total / weights[row].sum())
@@ -155,7 +157,7 @@ def test_focus_against_a_loop():
     keep, scores = rng.random((5, 7)) > 0.4, rng.random((5, 7)).astype(np.float32)
     keep[:, 3] = True
     keep[4] = np.arange(7) == 3
-    found = focused(torch.from_numpy(keep), torch.from_numpy(scores), 0.2).numpy()
+    found = focused(keep, scores, 0.2)
     for row in range(5):
         kept = [scores[row, p] for p in range(7) if keep[row, p]]
         for p in range(7):
@@ -190,11 +192,33 @@ def test_a_flat_map_changes_nothing_and_a_peak_draws_the_features_to_it(vit):
 
 
 def test_dilate_by_hand():
-    weights = torch.zeros(2, 12)
+    weights = np.zeros((2, 12), np.float32)
     weights[0, 0], weights[0, 1] = 1, 0.5  # corner of a grid of 3 rows and 4 columns
-    wide = dilate(weights, (3, 4)).view(2, 3, 4)
+    wide = dilate(weights, (3, 4)).reshape(2, 3, 4)
     assert wide[0].tolist() == [[1, 1, 0.5, 0], [1, 1, 0.5, 0], [0, 0, 0, 0]]
     assert not wide[1].any()
+
+
+@pytest.mark.parametrize("keep_thin", [True, False])
+def test_the_same_patches_are_kept_as_the_network_is_told(keep_thin):
+    rng = np.random.default_rng(2)
+    masks = np.stack([rng.random((32, 48)) < share for share in (0, 0.02, 0.4, 0.9, 1)]).astype(np.float32)
+    told = pool_mask(torch.from_numpy(masks), (2, 3), threshold=0.5, keep_thin=keep_thin).numpy()
+    found = features.kept_patches(masks, (2, 3), threshold=0.5, keep_thin=keep_thin)
+    assert np.array_equal(found, told) and found[4].all() and not found[0].any()
+    assert found[1].any() == keep_thin
+
+
+def test_bfloat16_is_close_and_not_the_same(vit, batch):
+    exact = RegionEncoder(vit, ALL_PARTS, input_size=SIDE).encode(batch)
+    vit.precision = "bfloat16"
+    try:
+        rough = RegionEncoder(vit, ALL_PARTS, input_size=SIDE).encode(batch)
+    finally:
+        vit.precision = "float32"
+    for name in exact:
+        difference = np.abs(rough[name].astype(float) - exact[name].astype(float)).max()
+        assert 0 < difference < 0.03, name
 
 
 def test_unit_vectors_and_the_zero_vector():

@@ -264,6 +264,23 @@ def test_labels_of_none_or_of_some(tmp_path: Path) -> None:
     assert "Against the labels" not in report(run).words
 
 
+def test_images_in_a_class_of_another_label_are_shown_by_pairs(tmp_path: Path) -> None:
+    run = make_run(tmp_path, 12)
+    images = pd.read_csv(run / "images.csv")
+    images["true_label"] = images["label"].map({0: "good", 1: "dent", 2: "scratch"})
+    for row, label in ((0, "dent"), (1, "good"), (4, "scratch"), (7, "scratch")):  # rows of classes 0, 1, 1, 1
+        images.loc[row, "true_label"] = label
+    (run / "images.csv").write_text(to_csv(images))
+    found = source.ReportSource(run)
+    told = html.evaluation(found)
+    assert told is not None
+    listed = lists.mistakes(found, told)
+    assert [(m.label, m.look.label, m.kind, m.images.total) for m in listed] == [
+        ("scratch", 1, "confused", 2), ("dent", 0, "missed", 1), ("good", 1, "false alarm", 1)
+    ]  # fmt: skip
+    assert "2 scratch in dent (confused)" in " ".join(write_report(run).read_text(encoding="utf-8").split())
+
+
 def test_unknown_and_uncertain_images_are_listed(tmp_path: Path) -> None:
     run = make_run(tmp_path, 9)
     images, regions = pd.read_csv(run / "images.csv"), pd.read_csv(run / "regions.csv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 from pathlib import Path
 
 import numpy as np
@@ -123,12 +124,13 @@ def test_write_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_write_table_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.FileIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "open", lambda path, mode: io.BufferedWriter(Full(path, mode)))
     with pytest.raises(RunError, match=r"out\.csv: cannot be written \(No space left"):
-        write_table(pd.DataFrame({"image": []}), tmp_path / "out.csv")
+        write_table(pd.DataFrame({"image": ["a"]}), tmp_path / "out.csv")
     assert not list(tmp_path.iterdir())
 
 
@@ -142,7 +144,7 @@ def test_a_damaged_table_is_named(content: bytes, tmp_path: Path) -> None:
 def test_results_of_an_unfinished_or_damaged_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"expected a finished run with images\.csv"):
         read_results(tmp_path)
-    (tmp_path / "images.csv").write_text("image,label\na,1\n")
+    (tmp_path / "images.csv").write_text("image,label,class_name\na,1,x\n")
     with pytest.raises(RunError, match=r"manifest\.csv"):
         read_results(tmp_path)
     (tmp_path / "manifest.csv").write_text("a\n1\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import typer
@@ -21,7 +22,7 @@ def main() -> None:
     """Entry point: errors that a user can mend are one line, not a traceback."""
     warnings.formatwarning = lambda message, *_args, **_kwargs: f"warning: {message}\n"
     try:
-        app()
+        _run()
     except (AnomalyNCDError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(2) from None
@@ -29,3 +30,13 @@ def main() -> None:
         if stop.code == STOPPED:
             typer.echo("\nstopped. What was finished is kept: call the same command again to go on.", err=True)
         raise
+
+
+def _run() -> None:
+    """The command; of several processes that `torchrun` started, the first does it and the others help."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from ..run.team import together
+
+        together(app)
+    else:
+        app()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -129,19 +130,32 @@ def detect(
 def predict(
     run: opt.Run,
     images: opt.Images,
-    out: Annotated[Path, typer.Option(help="Table to write, .csv or .parquet; regions go beside it.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="Table to write, .csv or .parquet; regions go beside it. With ray also a folder of parts."),
+    ],
     maps: opt.Maps = None,
     masks: opt.Masks = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    engine: Annotated[str, typer.Option(help="local (one process) or ray (many, here or on a cluster).")] = "local",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="With ray: processes, one for each CPU by default.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="With ray: of a cluster; by default this machine.")] = None,
     quiet: opt.Quiet = False,
 ) -> None:
     """Class new IMAGES with the model of a run."""
     from ..estimator import AnomalyNCD
     from ..run.inputs import load_inputs
-    from ..run.tables import check_table, write_table
+    from ..run.tables import TableWriter, check_table
 
     opt.not_both(maps, masks)
-    check_table(out)
+    if engine not in ("local", "ray"):
+        raise SettingsError(f"--engine must be local or ray, but got {engine!r}.")
+    if engine == "local":
+        if workers is not None or address is not None:
+            raise SettingsError("--workers and --address go with --engine ray.")
+        check_table(out)
     progress = opt.make_progress(quiet)
     model = AnomalyNCD.load(run, device=device, progress=progress)
     detector = model.model_.config.detect.name
@@ -149,12 +163,23 @@ def predict(
     inputs = load_inputs(images, maps=maps, masks=masks, detected=bare)
     for note in inputs.notes:
         progress.warn(note)
-    prediction = model.predict_inputs(inputs)
+    if engine == "ray":
+        from ..run.engine_ray import predict_with_ray
+
+        done = predict_with_ray(run, inputs, out, progress, workers=workers, address=address, device=device)
+        show_counts(done.counts)
+        typer.echo(f"\n{done.images} and {done.regions}; {counted(done.n_skipped, 'file')} skipped.")
+        return
     regions = out.with_name(f"{out.stem}_regions{out.suffix}")
-    write_table(prediction.regions, regions)
-    write_table(prediction.images, out)
-    show_counts(prediction.images)
-    typer.echo(f"\n{out} and {regions}; {counted(len(prediction.skipped), 'file')} skipped.")
+    counts, n_skipped = Counter[str](), 0
+    with TableWriter(out) as image_table, TableWriter(regions) as region_table:  # regions are closed first
+        for found in model.predictor(inputs).stream(inputs, progress):
+            region_table.add(found.regions)
+            image_table.add(found.images)
+            counts.update(found.images["class_name"])
+            n_skipped += len(found.skipped)
+    show_counts(counts)
+    typer.echo(f"\n{out} and {regions}; {counted(n_skipped, 'file')} skipped.")
 
 
 @app.command()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +54,9 @@ def show(*what: Any) -> None:
     Console(highlight=False, width=None if sys.stdout.isatty() else 1000).print(*what)
 
 
-def show_counts(images: DataFrame) -> None:
-    """How many images each class has."""
-    counts = images["class_name"].value_counts()
-    typer.echo("\n".join(f"{count:6d}  {name}" for name, count in counts.items()))
+def show_counts(class_names: Iterable[str]) -> None:
+    """How many images each class has, from the class of each image (or a Counter of these)."""
+    typer.echo("\n".join(f"{count:6d}  {name}" for name, count in Counter(class_names).most_common()))
 
 
 def show_evaluation(found: Evaluation) -> None:
@@ -103,7 +103,7 @@ def show_detection(found: DetectionRun, images: Path, out: Path, excluded: list[
 
 def show_run(model: AnomalyNCD, items: Sequence[Item], out: Path, progress: Terminal) -> None:
     """What `discover` found in the items, with its pictures, and how to go on."""
-    show_counts(model.images_)
+    show_counts(model.images_["class_name"])
     times = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in model.seconds_.items() if seconds >= 0.05)
     found = f"{counted(len(model.images_), 'image')}, {counted(len(model.regions_), 'region')}"
     typer.echo(f"\n{found}, {counted(len(model.skipped_), 'file')} skipped" + (f"; {times}" if times else ""))

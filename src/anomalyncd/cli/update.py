@@ -53,6 +53,6 @@ def update(
     if not found.n_images:
         return
     typer.echo("\nThe run now holds:")
-    show_counts(model.images_)
+    show_counts(model.images_["class_name"])
     draw(run, (), progress)
     typer.echo(f"Next: anomalyncd review {quoted(run)}   (look at what is new, and name it)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +19,10 @@ from anomalyncd.data.layouts import (
     named,
     posix,
     product_folder,
-    read_table,
     scan_images,
     stem_of,
 )
+from anomalyncd.data.lists import is_table, read_table, row_name
 from anomalyncd.data.maps import MAP_SUFFIXES, StackRow, open_stack, read_row_names
 from anomalyncd.errors import DataError
 
@@ -97,17 +98,17 @@ def load_dataset(
 
     Parameters
     ----------
-    images : folder or CSV
+    images : folder or table
         A flat folder; a folder of class folders (the first folder's name is the label); a product of MVTec AD
-        or AeBAD-S, which stands for its `test/`; MTD as downloaded (`MT_<Class>/Imgs/`); or a CSV with the
-        column `image` and optionally `map`, `mask`, `label`; paths are absolute or relative to the CSV.
+        or AeBAD-S, which stands for its `test/`; MTD as downloaded (`MT_<Class>/Imgs/`); or a table, .csv or .parquet,
+        with the column `image` and optionally `map`, `mask`, `label`; paths are absolute or relative to the table.
     maps, masks : folder, optional
         Mirrors the tree of the images, for one product or for many (`<product>/<class>/<name>`), or is flat. A map is
         `<name>.*` or `<name>_map.*`, a mask `<name>.*` or `<name>_mask.*`. Every image needs a map; an image without a
-        mask is normal. These override a CSV's own columns.
+        mask is normal. These override a table's own columns.
         Or `maps` is one stack, a .npy file (N, H, W) with a row for each image. A .csv beside it with the column `image`,
         or a .txt with one name a line, says whose row each is; without one, rows are in the order of the image ids
-        sorted as text ("10.png" before "2.png"), or of the rows of a CSV of images, excluded images among them or not.
+        sorted as text ("10.png" before "2.png"), or of the rows of a table of images, excluded images among them or not.
     exclude : class names to leave out
 
     Raises
@@ -132,11 +133,11 @@ def load_dataset(
     map_place = None if maps is None else _map_place(Path(maps))
     mask_folder = None if masks is None else product_folder(_folder(masks, "masks"), "ground_truth", "test")
     foreign: list[str] = []
-    if source.is_file() and source.suffix.lower() == ".csv":
+    if os.path.isfile(source) and is_table(source):
         root, everything = source.parent, _read_samples(source)
         samples = [sample for sample in everything if sample.label not in excluded]
     else:
-        root = product_folder(_folder(source, "images, or a CSV file"), "test")
+        root = product_folder(_folder(source, "images, or a CSV or Parquet file"), "test")
         places = [place for place in (map_place, mask_folder) if place is not None and place.is_dir()]
         found, foreign = scan_images(root, other_folders=places)
         foreign = [file for file in foreign if file.split("/")[0] not in excluded]
@@ -172,9 +173,9 @@ def load_base(folder: str | Path) -> Dataset:
 
     Parameters
     ----------
-    folder : folder or CSV
+    folder : folder or table
         `images/<class>/<name>` with `masks/<class>/<name>`; a product of MVTec AD or AeBAD-S (`test/`
-        with `ground_truth/`); MTD as downloaded; or a CSV with the columns `image`, `mask` and `label`.
+        with `ground_truth/`); MTD as downloaded; or a table with the columns `image`, `mask` and `label`.
 
     Examples
     --------
@@ -207,8 +208,8 @@ def load_base(folder: str | Path) -> Dataset:
 
 def _folder(folder: str | Path, what: str) -> Path:
     path = Path(folder)
-    if not path.is_dir():
-        found = "this file" if path.exists() else "nothing there"
+    if not os.path.isdir(path):
+        found = "this file" if os.path.lexists(path) else "nothing there"
         raise DataError(f"{path}: expected a folder of {what}, found {found}")
     return path
 
@@ -295,12 +296,12 @@ def _read_samples(path: Path) -> list[Sample]:
         entries = {name: PurePosixPath(posix(cells[name])) for name in ("image", "map", "mask") if cells.get(name)}
         files = {name: path.parent / entry for name, entry in entries.items()}
         for name, file in files.items():
-            if not file.is_file():
-                raise DataError(f"{path}, line {line}: the {name} {file} does not exist")
+            if not os.path.isfile(file):  # False too for a name that is too long or holds a NUL
+                raise DataError(f"{path}, {row_name(path, line)}: the {name} {file} does not exist")
         id_ = entries["image"].as_posix()
         first = line_of.setdefault(posixpath.normpath(id_), line)
         if first != line:
-            raise DataError(f"{path}, line {line}: the image {id_} is already in line {first}")
+            raise DataError(f"{path}, {row_name(path, line)}: the image {id_} is already in {row_name(path, first)}")
         samples.append(Sample(id_, files["image"], files.get("map"), files.get("mask"), cells.get("label") or None))
     return samples
 

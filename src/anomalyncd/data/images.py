@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import stat
 import struct
 import threading
@@ -25,16 +26,21 @@ OTHER_IMAGE_SUFFIXES = frozenset({  # of images that users have but that are not
     ".gif", ".jp2", ".j2k", ".jpx", ".jxl", ".jfif", ".avif", ".heic", ".heif", ".svg", ".psd", ".tga", ".ico",
     ".ppm", ".pgm", ".pbm", ".pnm", ".exr", ".hdr", ".dcm", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2",
 })  # fmt: skip
-MAX_PIXELS = 500_000_000
+# Whatever a file says of itself, reading it stays below 2 GB of memory: some decoders take twelve bytes a pixel.
+MAX_PIXELS = 100_000_000
+MAX_BYTES = 600_000_000  # of a file, and of its pixels as they are stored
+MAX_SIDE = 1_000_000  # each row costs time, however short it is
 
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _ORIENTATION_TAG = 274
 _FLOAT_TOLERANCE = 1e-4  # arithmetic on 0..1 images overshoots by a little
+_MAX_SCANNED = 2_000_000_000  # pixels times scans of a progressive JPEG, each of which goes over all of them
+_STRIP = 4_000_000  # pixels that are converted at once
 _pillow_globals = threading.Lock()
 
 
-def read_image(source: str | Path | NDArray[Any]) -> NDArray[np.uint8]:
+def read_image(source: str | Path | bytes | NDArray[Any], *, max_pixels: int | None = None) -> NDArray[np.uint8]:
     """Read one image, whatever its kind, as 8-bit RGB.
 
     Grey becomes three equal channels, palette and CMYK become RGB, EXIF orientation is applied, and 16-bit
@@ -43,8 +49,9 @@ def read_image(source: str | Path | NDArray[Any]) -> NDArray[np.uint8]:
 
     Parameters
     ----------
-    source : path, or array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)
+    source : path, bytes of a file, or array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)
         Arrays are RGB(A): uint8 0..255, uint16 0..65535 or float 0..1.
+    max_pixels : a file that says it has more is refused before it is decoded; None = MAX_PIXELS
 
     Returns
     -------
@@ -63,31 +70,38 @@ def read_image(source: str | Path | NDArray[Any]) -> NDArray[np.uint8]:
     """
     if isinstance(source, np.ndarray):
         return _to_rgb8(source, "image array")
-    path = as_path(source)
-    pixels, _ = decode(path)
-    return _to_rgb8(pixels, str(path))
+    held = source if isinstance(source, bytes) else as_path(source)
+    pixels, _ = decode(held, max_pixels=max_pixels)
+    return _to_rgb8(pixels, name_of(held))
 
 
-def decode(path: Path, *, palette_indices: bool = False) -> tuple[NDArray[Any], str]:
+def decode(
+    source: Path | bytes, *, palette_indices: bool = False, max_pixels: int | None = None
+) -> tuple[NDArray[Any], str]:
     """Pixels of an image file as they are stored, upright, and the file's format ("PNG", "JPEG", "TIFF", …).
 
     (H, W) for grey, (H, W, 3) for RGB, (H, W, 4) for some TIFFs with alpha; uint8, uint16, or any type that a
     TIFF holds. With `palette_indices` a palette image gives its indices (H, W) uint8 in place of its colours.
     """
+    name = name_of(source)
     try:
-        with open_file(path) as file:
-            data = file.read()
+        data = source if isinstance(source, bytes) else _content(source)
         if data.startswith(_TIFF_STARTS):
-            deep = _decode_deep_tiff(data)
+            deep = _decode_deep_tiff(data, max_pixels)
             if deep is not None:
                 return deep, "TIFF"
-        return _decode_with_pillow(data, palette_indices)
+        return _decode_with_pillow(data, palette_indices, max_pixels)
     except BadFileError:
         raise
     except UnidentifiedImageError:
-        raise BadFileError(f"{path}: expected a PNG, JPEG, BMP, TIFF or WebP image, found something else") from None
+        raise BadFileError(f"{name}: expected a PNG, JPEG, BMP, TIFF or WebP image, found something else") from None
     except Exception as error:  # decoders raise almost anything on damaged files
-        raise BadFileError(f"{path}: the image is damaged or of an unsupported kind ({_reason(error)})") from error
+        raise BadFileError(f"{name}: the image is damaged or of an unsupported kind ({_reason(error)})") from error
+
+
+def name_of(source: Path | bytes) -> str:
+    """What messages call a file; its bytes alone have no name."""
+    return "data" if isinstance(source, bytes) else str(source)
 
 
 def as_path(source: object) -> Path:
@@ -111,6 +125,14 @@ def open_file(path: Path) -> BinaryIO:
         raise BadFileError(f"{path}: cannot be read ({_reason(error)})") from error
 
 
+def _content(path: Path) -> bytes:
+    with open_file(path) as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise BadFileError(f"{path}: the file is larger than the limit of {MAX_BYTES:,} bytes")
+    return data
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
@@ -127,31 +149,45 @@ def _to_rgb8(pixels: NDArray[Any], name: str) -> NDArray[np.uint8]:
         pixels = pixels[..., None]
     pixels = pixels[..., :3]
     kind, n_bytes = pixels.dtype.kind, pixels.dtype.itemsize  # true of either byte order
-    if (kind, n_bytes) == ("u", 2):
-        pixels = (pixels.astype(np.uint32) + 128) // 257
-    elif kind == "f":
+    if kind == "f":
         low, high = float(pixels.min()), float(pixels.max())
         if not (low >= -_FLOAT_TOLERANCE and high <= 1 + _FLOAT_TOLERANCE):  # so written, NaN fails too
             raise BadFileError(f"{name}: a float image must lie in 0..1, but its values span {low:g}..{high:g}")
-        pixels = np.rint(np.clip(pixels.astype(np.float64), 0, 1) * 255)
-    elif (kind, n_bytes) != ("u", 1):
+    elif (kind, n_bytes) == ("u", 1):
+        return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+    elif (kind, n_bytes) != ("u", 2):
         raise BadFileError(f"{name}: expected uint8, uint16 or float pixels, got {pixels.dtype}")
-    pixels = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
-    return np.ascontiguousarray(pixels, dtype=np.uint8)
+    out = np.empty((*pixels.shape[:2], 3), np.uint8)
+    for rows in _strips(*pixels.shape[:2]):  # what lies between is several times as large
+        some = pixels[rows]
+        whole = (some.astype(np.uint32) + 128) // 257 if kind == "u" else np.clip(some.astype(np.float64), 0, 1) * 255
+        out[rows] = np.rint(whole)
+    return out
 
 
-def _decode_with_pillow(data: bytes, palette_indices: bool) -> tuple[NDArray[Any], str]:
+def _strips(height: int, width: int) -> Iterator[slice]:
+    step = max(1, _STRIP // width)
+    return (slice(top, min(top + step, height)) for top in range(0, height, step))
+
+
+def _decode_with_pillow(data: bytes, palette_indices: bool, max_pixels: int | None) -> tuple[NDArray[Any], str]:
     with _quiet_pillow():
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
     with image:
-        _check_size(*image.size)
+        deep = _is_deep_colour_png(data)
+        _check_size(*image.size, max_pixels, n_bytes=8 if deep else 4)
         file_format = str(image.format)
+        n_scans = data.count(b"\xff\xda") if file_format in ("JPEG", "MPO") else 0
+        if n_scans * image.width * image.height > _MAX_SCANNED:
+            raise ValueError(f"it has {n_scans} scans")
         image.load()
         with _quiet_pillow():
             orientation = image.getexif().get(_ORIENTATION_TAG, 1)
-        # Of deep colour Pillow would keep the high bytes only; it has just checked that the file is whole.
-        pixels = _decode_with_cv2(data) if _is_deep_colour_png(data) else _pillow_pixels(image, palette_indices)
-    return _upright(pixels, orientation), file_format
+        if not deep:
+            return _upright(_pillow_pixels(image, palette_indices), orientation), file_format
+        image.close()
+    # Of deep colour Pillow would keep the high bytes only; it has just checked that the file is whole.
+    return _upright(_decode_with_cv2(data), orientation), file_format
 
 
 def _pillow_pixels(image: Image.Image, palette_indices: bool) -> NDArray[Any]:
@@ -166,16 +202,24 @@ def _pillow_pixels(image: Image.Image, palette_indices: bool) -> NDArray[Any]:
     if image.mode == "RGBa":
         image = image.convert("RGBA")
     image.info.pop("transparency", None)
-    return np.asarray(image.convert("RGB"))
+    strips = list(_strips(image.height, image.width))
+    if len(strips) == 1:
+        return np.asarray(image.convert("RGB"))
+    out = np.empty((image.height, image.width, 3), np.uint8)
+    for rows in strips:  # Pillow copies twice on the way
+        out[rows] = np.asarray(image.crop((0, rows.start, image.width, rows.stop)).convert("RGB"))
+    return out
 
 
-def _decode_deep_tiff(data: bytes) -> NDArray[Any] | None:
+def _decode_deep_tiff(data: bytes, max_pixels: int | None) -> NDArray[Any] | None:
     """First page of a TIFF of 16 or more bits a sample; None for the 8-bit kinds, which Pillow reads well."""
     with tifffile.TiffFile(io.BytesIO(data)) as tiff:
         page = tiff.pages.first
-        _check_size(page.imagewidth, page.imagelength)
+        _check_size(page.imagewidth, page.imagelength, max_pixels)
         if page.bitspersample <= 8:
             return None
+        if max(page.nbytes, math.prod(page.chunks) * page.bitspersample // 8) > MAX_BYTES:
+            raise ValueError(f"its pixels take more than the limit of {MAX_BYTES:,} bytes")
         if page.bitspersample not in (16, 32, 64):
             raise ValueError(f"{page.bitspersample} bits a sample")
         try:
@@ -208,11 +252,16 @@ def _is_deep_colour_png(data: bytes) -> bool:
     return bool(depth == 16 and colour_type != 0)
 
 
-def _check_size(width: int, height: int) -> None:
+def _check_size(width: int, height: int, max_pixels: int | None, n_bytes: int = 1) -> None:
     if width < 1 or height < 1:
         raise ValueError(f"it has {width} × {height} pixels")
-    if width * height > MAX_PIXELS:
-        raise ValueError(f"it has {width} × {height} pixels, more than the limit of {MAX_PIXELS:,}")
+    limit = MAX_PIXELS if max_pixels is None else max_pixels
+    if width * height > limit:
+        raise ValueError(f"it has {width} × {height} pixels, more than the limit of {limit:,}")
+    if max(width, height) > MAX_SIDE:
+        raise ValueError(f"it has {width} × {height} pixels, and a side longer than the limit of {MAX_SIDE:,}")
+    if width * height * n_bytes > MAX_BYTES:
+        raise ValueError(f"its {width} × {height} pixels take more than the limit of {MAX_BYTES:,} bytes")
 
 
 def _upright(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import posixpath
 import re
@@ -192,26 +191,6 @@ def match_files(
         files = [file for file in files if file not in images]
     match = match_names(ids, files, ending=ending, root=root, source=folder, left_out=left_out)
     return {id_: folder / files[position] for id_, position in match.found.items()}, match.surplus
-
-
-def read_table(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """(line number, cells by column) for each row of a CSV that has a column `image`; lower-case columns, no spaces."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file, restval="")
-            rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
-            if "image" not in rows.fieldnames:
-                raise DataError(f"{path}: expected a column 'image', found {', '.join(rows.fieldnames) or 'none'}")
-            table = [
-                (rows.line_num, {name: cell.strip() for name, cell in row.items() if isinstance(cell, str)})
-                for row in rows
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
-    for line, cells in table:
-        if not cells["image"]:
-            raise DataError(f"{path}, line {line}: the column 'image' is empty")
-    return table
 
 
 def product_folder(folder: Path, *parts: str) -> Path:

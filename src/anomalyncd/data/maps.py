@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anomalyncd.data.images import as_path, decode, open_file
-from anomalyncd.data.layouts import posix, read_table
+from anomalyncd.data.images import MAX_PIXELS, as_path, decode, name_of, open_file
+from anomalyncd.data.layouts import posix
+from anomalyncd.data.lists import read_table
 from anomalyncd.errors import BadFileError, DataError
 
 MAP_SUFFIXES = frozenset({".npy", ".tif", ".tiff", ".png"})
 _LOSSY_FORMATS = ("JPEG", "MPO", "WEBP")
+_NPY_START = b"\x93NUMPY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,9 @@ class StackRow:
         return self.path.stat()
 
 
-def read_map(source: str | Path | StackRow | NDArray[Any]) -> NDArray[np.float32]:
+def read_map(
+    source: str | Path | bytes | StackRow | NDArray[Any], *, max_pixels: int | None = None
+) -> NDArray[np.float32]:
     """Read one anomaly map.
 
     Unsigned 8- and 16-bit values, of a PNG or of an array, become fractions of their full range, 0..1; all
@@ -41,9 +47,10 @@ def read_map(source: str | Path | StackRow | NDArray[Any]) -> NDArray[np.float32
 
     Parameters
     ----------
-    source : path of an NPY, TIFF or PNG file, row of a stack, or array
+    source : path of an NPY, TIFF or PNG file or its bytes, row of a stack, or array
         (H, W), with any leading or trailing axes of length 1.
         Three equal channels count as one; alpha is ignored.
+    max_pixels : a picture that says it has more is refused before it is decoded
 
     Returns
     -------
@@ -65,8 +72,8 @@ def read_map(source: str | Path | StackRow | NDArray[Any]) -> NDArray[np.float32
     elif isinstance(source, StackRow):
         values, name = _read_row(source), str(source)
     else:
-        path = as_path(source)
-        values, name = _read_npy(path) if path.suffix.lower() == ".npy" else decode(path)[0], str(path)
+        held = source if isinstance(source, bytes) else as_path(source)
+        values, name = _read_npy(held) if _is_npy(held) else decode(held, max_pixels=max_pixels)[0], name_of(held)
     values = _numbers(values, name)
     if values.ndim == 3 and values.shape[2] in (3, 4):
         grey, others = values[..., :1], values[..., 1:3]
@@ -84,7 +91,7 @@ def read_map(source: str | Path | StackRow | NDArray[Any]) -> NDArray[np.float32
         return np.ascontiguousarray(values, dtype=np.float32) / full_range
 
 
-def read_mask(source: str | Path | NDArray[Any]) -> NDArray[np.bool_]:
+def read_mask(source: str | Path | bytes | NDArray[Any], *, max_pixels: int | None = None) -> NDArray[np.bool_]:
     """Read one defect mask: whatever is not zero is defect, in a picture whatever is brighter than half.
 
     A picture that reaches the upper half of its range (0/255, often with soft or noisy edges, as MTD's masks have) is cut
@@ -93,8 +100,9 @@ def read_mask(source: str | Path | NDArray[Any]) -> NDArray[np.bool_]:
 
     Parameters
     ----------
-    source : path of an image or NPY file, or array of bool, integers or floats
+    source : path of an image or NPY file or its bytes, or array of bool, integers or floats
         (H, W), (H, W, 3) or (H, W, 4), with any leading or trailing axes of length 1.
+    max_pixels : a picture that says it has more is refused before it is decoded
 
     Returns
     -------
@@ -116,11 +124,12 @@ def read_mask(source: str | Path | NDArray[Any]) -> NDArray[np.bool_]:
     if isinstance(source, np.ndarray):
         values, name = _without_single_axes(source), "mask array"
     else:
-        path, name = as_path(source), str(source)
-        if path.suffix.lower() == ".npy":
-            values = _read_npy(path)
+        held = source if isinstance(source, bytes) else as_path(source)
+        name = name_of(held)
+        if _is_npy(held):
+            values = _read_npy(held)
         else:
-            values, file_format = decode(path, palette_indices=True)
+            values, file_format = decode(held, palette_indices=True, max_pixels=max_pixels)
             half = np.iinfo(values.dtype).max // 2 if values.dtype.kind == "u" else 0
             colours = values[..., :3] if values.ndim == 3 else values
             bright = colours.max(initial=0) > half
@@ -164,8 +173,31 @@ def _read_row(row: StackRow) -> NDArray[Any]:
     return _without_single_axes(np.array(stack[row.index]))
 
 
-def _read_npy(path: Path) -> NDArray[Any]:
-    return _without_single_axes(np.array(_open_npy(path)))
+def _is_npy(source: Path | bytes) -> bool:
+    return source.startswith(_NPY_START) if isinstance(source, bytes) else source.suffix.lower() == ".npy"
+
+
+def _read_npy(source: Path | bytes) -> NDArray[Any]:
+    values = _npy_of(source) if isinstance(source, bytes) else _open_npy(source)
+    if values.size > MAX_PIXELS:
+        raise BadFileError(f"{name_of(source)}: has {values.size:,} values, more than the limit of {MAX_PIXELS:,}")
+    return _without_single_axes(np.array(values))
+
+
+def _npy_of(data: bytes) -> NDArray[Any]:
+    """As `_open_npy`, and for the same reason not `np.load`, which takes the memory that a header promises."""
+    try:
+        file = io.BytesIO(data)
+        version = np.lib.format.read_magic(file)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, by_columns, dtype = readers[version](file)
+        if dtype.hasobject:
+            raise ValueError("Python objects are not read")
+        count = math.prod(shape)
+        values = np.frombuffer(data, dtype, count, file.tell()) if count else np.empty(0, dtype)
+        return values.reshape(shape, order="F" if by_columns else "C")
+    except Exception as error:
+        raise BadFileError(f"{name_of(data)}: expected a NumPy .npy array of numbers ({error})") from error
 
 
 def _open_npy(path: Path) -> NDArray[Any]:

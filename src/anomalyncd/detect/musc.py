@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import DataError
+from ..grid import ALIKE, KEPT_SHARE, TokenGrid
 from .base import AnomalyMap, Detection, Picture
-from .tokens import TokenDetector, TokenGrid, check_least, check_windows, neighbourhood
+from .tokens import TokenDetector, check_least, check_windows, neighbourhood
 
 LEAST_IMAGES = 5
-KEPT_SHARE = 0.3  # of an image's distances to the others, the lowest are averaged
 
 
 class MuSc(TokenDetector):
@@ -136,7 +136,7 @@ class MuSc(TokenDetector):
 
 def _alike(stored: Tensor, fresh: Tensor) -> bool:
     """Equal but for float16 rounding and the batch that the image was in."""
-    return torch.allclose(stored.float(), fresh, rtol=2e-3, atol=2e-3)
+    return torch.allclose(stored.float(), fresh, rtol=ALIKE, atol=ALIKE)
 
 
 def _unit(tokens: Tensor, window: int) -> Tensor:

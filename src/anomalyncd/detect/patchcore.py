@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import DataError
+from ..grid import TokenGrid
 from .base import AnomalyMap, Detection, Picture
-from .tokens import TokenDetector, TokenGrid, check_least, check_windows, neighbourhood
+from .tokens import TokenDetector, check_least, check_windows, neighbourhood
 
 QUERIES = 1024  # patches compared with the bank in one matrix product
 NEIGHBOURS = 9  # rows of the bank that say how rare the nearest one is

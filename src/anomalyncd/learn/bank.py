@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 
 from ..errors import DataError
-from ..model.backbone import MaskGuidedViT
-from .features import image_tensor, mask_tensor
+from ..model.backbone import MaskGuidedViT, image_tensor, mask_tensor
 from .network import ViewBatch
+from .parallel import ALONE, Team
 from .views import random_view
 
 Indices = npt.NDArray[np.int64]
@@ -30,7 +30,10 @@ class Views(Protocol):
     def __len__(self) -> int: ...
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
-        """Two different views of each region, drawn with `rng`."""
+        """Two different views of each region, drawn with `rng`; where several processes train, of this one's share only.
+
+        What is drawn does not depend on the number of processes.
+        """
         ...
 
 
@@ -40,10 +43,11 @@ class VectorViews:
     Parameters
     ----------
     vectors : (R, V, D) float, kept as float16
+    team : processes that share each batch
     """
 
-    def __init__(self, vectors: npt.NDArray[np.floating], device: torch.device) -> None:
-        self.vectors = torch.from_numpy(vectors).to(device).half()
+    def __init__(self, vectors: npt.NDArray[np.floating], device: torch.device, team: Team = ALONE) -> None:
+        self.vectors, self.team = torch.from_numpy(vectors).to(device).half(), team
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -54,8 +58,9 @@ class VectorViews:
 
     def draw(self, indices: Indices, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """Two vectors (B, D) float32 of each region."""
+        own = self.team.share(len(indices))
         first, second = draw_two(len(indices), self.vectors.shape[1], rng)
-        return self.vectors[indices, first].float(), self.vectors[indices, second].float()
+        return self.vectors[indices[own], first[own]].float(), self.vectors[indices[own], second[own]].float()
 
 
 class BankViews:
@@ -73,21 +78,23 @@ class BankViews:
         keep: npt.NDArray[np.bool_],
         device: torch.device,
         vectors: npt.NDArray[np.floating] | None = None,
+        team: Team = ALONE,
     ) -> None:
-        self.tokens, self.keep, self.device = tokens, keep, device
-        self.vectors = None if vectors is None else VectorViews(vectors, device)
+        self.tokens, self.keep, self.device, self.team = tokens, keep, device, team
+        self.vectors = None if vectors is None else VectorViews(vectors, device, team)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
+        own = self.team.share(len(indices))
         drawn = draw_two(len(indices), self.tokens.shape[1], rng)
         vectors = (None, None) if self.vectors is None else self.vectors.draw(indices, rng)
         one, two = (
             ViewBatch(
                 vector,
-                torch.from_numpy(self.tokens[indices, view]).to(self.device),
-                torch.from_numpy(self.keep[indices, view]).to(self.device),
+                torch.from_numpy(self.tokens[indices[own], view[own]]).to(self.device),
+                torch.from_numpy(self.keep[indices[own], view[own]]).to(self.device),
             )
             for view, vector in zip(drawn, vectors, strict=True)
         )
@@ -104,20 +111,27 @@ class FreshViews:
         count: int,
         input_size: int,
         vectors: npt.NDArray[np.floating] | None = None,
+        team: Team = ALONE,
     ) -> None:
-        self.vit, self.crops, self.count, self.input_size = vit, crops, count, input_size
+        self.vit, self.crops, self.count, self.input_size, self.team = vit, crops, count, input_size, team
         self.device = next(vit.parameters()).device
-        self.vectors = None if vectors is None else VectorViews(vectors, self.device)
+        self.vectors = None if vectors is None else VectorViews(vectors, self.device, team)
 
     def __len__(self) -> int:
         return self.count
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
         vectors = (None, None) if self.vectors is None else self.vectors.draw(indices, rng)
-        pictures = [self.crops(int(index)) for index in indices]
+        own = self.team.share(len(indices))
+        # A seed for each view of the whole batch, so that a view is the same in whichever process it is computed.
+        seeds = rng.integers(2**63, size=(2, len(indices)))
+        pictures = [self.crops(int(index)) for index in indices[own]]
         batches = []
-        for vector in vectors:
-            views = [random_view(crop, mask, self.input_size, rng) for crop, mask in pictures]
+        for vector, drawn in zip(vectors, seeds[:, own], strict=True):
+            views = [
+                random_view(crop, mask, self.input_size, np.random.default_rng(seed))
+                for (crop, mask), seed in zip(pictures, drawn, strict=True)
+            ]
             batches.append(ViewBatch(vector, *run_trunk(self.vit, views)))
         return batches[0], batches[1]
 
@@ -133,32 +147,42 @@ def fill_bank(
     batch_size: int,
     seed: Sequence[int],
     on_region: Callable[[int], None] | None = None,
+    team: Team = ALONE,
 ) -> None:
     """Compute V random views of every crop and write their tokens to `path`: tokens.npy (R, V, N, C) float16 and
-    keep.npy (R, V, P) bool, both memory maps, so that memory does not grow with R."""
-    path.mkdir(parents=True, exist_ok=True)
+    keep.npy (R, V, P) bool, both memory maps, so that memory does not grow with R. Each process of a team fills in its
+    share of the regions; `on_region` tells of those."""
     patches = (input_size // vit.patch_size[0]) * (input_size // vit.patch_size[1])
     shape = (count, n_views, vit.n_prefix + patches, vit.width)
-    needed, free = math.prod(shape) * 2, shutil.disk_usage(path).free
-    if needed > free:  # a memory map that meets a full disk would kill the process without a word
-        raise DataError(
-            f"{path}: the view bank needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free. Make room, "
-            "lower learn.bank_views, or set learn.views to fresh."
-        )
-    tokens = np.lib.format.open_memmap(path / "tokens.npy", mode="w+", dtype=np.float16, shape=shape)
-    keep = np.lib.format.open_memmap(path / "keep.npy", mode="w+", dtype=np.bool_, shape=(count, n_views, patches))
-    for index in range(count):
-        rng = np.random.default_rng([*seed, index])
-        crop, mask = crops(index)
-        views = [random_view(crop, mask, input_size, rng) for _ in range(n_views)]
-        for start in range(0, n_views, batch_size):
-            chunk = slice(start, start + batch_size)
-            out, kept = run_trunk(vit, views[chunk])
-            tokens[index, chunk], keep[index, chunk] = out.half().cpu().numpy(), kept.cpu().numpy()
-        if on_region:
-            on_region(index)
-    tokens.flush()
-    keep.flush()
+
+    def begin() -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        needed, free = math.prod(shape) * 2, shutil.disk_usage(path).free
+        if needed > free:  # a memory map that meets a full disk would kill the process without a word
+            raise DataError(
+                f"{path}: the view bank needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free. Make room, "
+                "lower learn.bank_views, or set learn.views to fresh."
+            )
+        np.lib.format.open_memmap(path / "tokens.npy", mode="w+", dtype=np.float16, shape=shape)
+        np.lib.format.open_memmap(path / "keep.npy", mode="w+", dtype=np.bool_, shape=(count, n_views, patches))
+
+    def fill() -> None:
+        tokens, keep = (np.lib.format.open_memmap(path / name, mode="r+") for name in ("tokens.npy", "keep.npy"))
+        for index in range(team.rank, count, team.size):
+            rng = np.random.default_rng([*seed, index])
+            crop, mask = crops(index)
+            views = [random_view(crop, mask, input_size, rng) for _ in range(n_views)]
+            for start in range(0, n_views, batch_size):
+                chunk = slice(start, start + batch_size)
+                out, kept = run_trunk(vit, views[chunk])
+                tokens[index, chunk], keep[index, chunk] = out.half().cpu().numpy(), kept.cpu().numpy()
+            if on_region:
+                on_region(index)
+        tokens.flush()
+        keep.flush()
+
+    team.attempt(begin if team.leads else lambda: None)
+    team.attempt(fill)
 
 
 def open_bank(path: Path) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.bool_]]:

@@ -1,48 +1,17 @@
-"""From regions to classes: features, a start from their clusters, training, and probabilities of any region."""
+"""From the features of a region to its class: what was learned, as plain numbers. No torch here."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from ..config import Config
-from ..model.backbone import MaskGuidedViT
-from .bank import BankViews, CropReader, FreshViews, VectorViews, Views, fill_bank, open_bank
-from .cluster import centres, check_enough, kmeans, semi_supervised_kmeans
 from .features import FeatureSpace
-from .network import RegionNet, last_part
-from .trainer import train
 
 Parts = Mapping[str, npt.NDArray[np.floating]]
-BANK = "bank.partial"  # a run sweeps such names away, so a killed one leaves nothing behind
-
-
-@dataclass(frozen=True)
-class RegionSet:
-    """Regions to learn from.
-
-    parts : part name → (R, V, C) features of the frozen network
-    scores : (R,) float32 crop scores
-    crops : reads one crop and its mask; only used when the last block is trained
-    labels : (R,) int base class of each region, or None for regions to be discovered
-    pinned : (R,) bool, regions that are known to belong to the normal class, or None for none
-    """
-
-    parts: Parts
-    scores: npt.NDArray[np.float32]
-    crops: CropReader
-    labels: npt.NDArray[np.int64] | None = None
-    pinned: npt.NDArray[np.bool_] | None = None
-
-    def __len__(self) -> int:
-        return len(self.scores)
 
 
 @dataclass
@@ -77,12 +46,6 @@ class Classifier:
         """Put the novel classes into another order: the new class k is the old class order[k]."""
         self.weight = np.concatenate([self.weight[: self.n_base], self.weight[self.n_base :][order]])
 
-    def install(self, vit: MaskGuidedViT) -> None:
-        """Put the trained last block, if there is one, into a backbone."""
-        if self.last_block:
-            state = {name: torch.from_numpy(value) for name, value in self.last_block.items()}
-            last_part(vit).load_state_dict(state)
-
     def tensors(self) -> dict[str, npt.NDArray[np.float32]]:
         """All numbers of the classifier, named, for one safetensors file."""
         return {
@@ -104,137 +67,3 @@ class Classifier:
 
         space = FeatureSpace(settings["weights"], group("mean."))
         return cls(space, tensors["weight"], settings["n_base"], settings["temperature"], group("last."))
-
-
-def fit_classifier(
-    novel: RegionSet,
-    base: RegionSet | None,
-    n_classes: int,
-    config: Config,
-    vit: MaskGuidedViT,
-    *,
-    workspace: Path,
-    normal: int | None = None,
-    on_view: Callable[[int], None] | None = None,
-    on_epoch: Callable[[dict[str, float]], None] | None = None,
-) -> Classifier:
-    """Discover `n_classes` classes among the novel regions.
-
-    Parameters
-    ----------
-    vit : the backbone that the parts come from; its last block is trained in place, if it is to be trained
-    workspace : folder for a view bank, which is removed again
-    normal : which of the novel classes is the normal one (for pseudo-label correction), None for none; 0 with pinned regions
-    on_view, on_epoch : called after each region of the bank and each epoch
-    """
-    check_enough(len(novel), n_classes)
-    learn = config.learn
-    device = next(vit.parameters()).device
-    sets = [novel] if base is None else [novel, base]
-    n_base = 0 if base is None or base.labels is None else int(base.labels.max()) + 1
-    labels = np.concatenate([np.full(len(s), -1) if s.labels is None else s.labels for s in sets])
-    if novel.pinned is not None and learn.correction_threshold >= 0:
-        # Eq. 5 of the paper at its ends: the pseudo label of a pinned region is "normal", the others are left as they are.
-        learn = learn.model_copy(update={"correction_threshold": 1.0})
-        scores = np.concatenate([~novel.pinned, *(np.ones(len(s)) for s in sets[1:])]).astype(np.float32)
-    else:
-        scores = np.concatenate([s.scores for s in sets])
-
-    space = FeatureSpace(config.features.weights())
-    # A trained class token comes from tokens in every step; only the other parts stay as they are.
-    frozen = [name for name in space.weights if not (name == "class_token" and learn.train_last_block)]
-    space.fit({name: novel.parts[name] for name in frozen}, center=config.features.center)
-    joined = [space.join({name: s.parts[name] for name in frozen}).astype(np.float16) for s in sets if frozen]
-    vectors = np.concatenate(joined) if joined else None
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.random_state)
-        net = RegionNet(
-            vit.width * len(space.weights), n_base + n_classes, learn.n_heads,
-            vit=vit if learn.train_last_block else None, class_weight=config.features.class_token,
-            contrastive=learn.contrastive_weight > 0,
-        ).to(device)  # fmt: skip
-    if learn.start == "clusters":
-        _start_from_clusters(net, space, novel, base, n_classes, config.random_state, normal)
-
-    result = train(
-        net, _views(sets, vectors, config, vit, workspace, on_view), labels, scores, learn, n_base=n_base,
-        normal=None if normal is None else n_base + normal, seed=config.random_state, on_epoch=on_epoch,
-    )  # fmt: skip
-    shutil.rmtree(workspace / BANK, ignore_errors=True)
-    weight = net.heads.weight[result.best_head].detach().cpu().numpy()
-    last_block = {}
-    if learn.train_last_block:
-        last_block = {name: value.cpu().numpy().copy() for name, value in net.last.state_dict().items()}
-        net.last.requires_grad_(False)
-    return Classifier(space, weight, n_base, learn.student_temperature, last_block, result.history)
-
-
-def _start_from_clusters(
-    net: RegionNet, space: FeatureSpace, novel: RegionSet, base: RegionSet | None, n_classes: int, seed: int,
-    normal: int | None,
-) -> None:  # fmt: skip
-    """Point each head at the clusters of one k-means run of its own, and at the means of the base classes.
-
-    What has no members (regions that are all alike make fewer clusters than asked for) keeps the direction it began with.
-    """
-    features = space.transform(novel.parts)
-    pinned = np.zeros(len(novel), dtype=bool) if novel.pinned is None else novel.pinned
-    known = np.empty((0, features.shape[1]), np.float32)
-    if base is not None and base.labels is not None:
-        known = centres(space.transform(base.parts), base.labels, int(base.labels.max()) + 1)
-    for head in range(len(net.heads.directions)):
-        own_seed = (seed * 1000 + head) % 2**32
-        if pinned.any():
-            examples = features[pinned]
-            found = semi_supervised_kmeans(
-                features[~pinned], examples, np.zeros(len(examples), np.int64), n_classes - 1, own_seed
-            )
-        else:
-            labels = kmeans(features, n_classes, own_seed)
-            if normal is not None:
-                labels = _weakest_first(labels, novel.scores, n_classes, normal)
-            found = centres(features, labels, n_classes)
-        start = torch.from_numpy(np.concatenate([known, found]))
-        directions = net.heads.directions[head].detach()
-        start = start.to(directions.device)
-        net.heads.start_from(head, torch.where(start.any(dim=1, keepdim=True), start, directions))
-
-
-def _weakest_first(
-    labels: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], n_classes: int, normal: int
-) -> npt.NDArray[np.int64]:
-    """Swap numbers so that the cluster with the lowest mean score, most likely false alarms, is the normal class."""
-    means = [scores[labels == k].mean() if (labels == k).any() else np.inf for k in range(n_classes)]
-    weakest = int(np.argmin(means))
-    swap = np.arange(n_classes)
-    swap[[normal, weakest]] = [weakest, normal]
-    return swap[labels]
-
-
-def _views(
-    sets: list[RegionSet],
-    vectors: npt.NDArray[np.float16] | None,
-    config: Config,
-    vit: MaskGuidedViT,
-    workspace: Path,
-    on_view: Callable[[int], None] | None,
-) -> Views:
-    device = next(vit.parameters()).device
-    if not config.learn.train_last_block:
-        assert vectors is not None
-        return VectorViews(vectors, device)
-    count = sum(len(s) for s in sets)
-    size = config.model.input_size
-
-    def crops(index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-        first = len(sets[0])
-        return sets[0].crops(index) if index < first else sets[1].crops(index - first)
-
-    if config.learn.views == "fresh" or (config.learn.views == "auto" and device.type != "cpu"):
-        return FreshViews(vit, crops, count, size, vectors)
-    fill_bank(
-        workspace / BANK, vit, crops, count, n_views=config.learn.bank_views, input_size=size,
-        batch_size=config.batch_size, seed=[config.random_state], on_region=on_view,
-    )  # fmt: skip
-    return BankViews(*open_bank(workspace / BANK), device, vectors)

@@ -1,24 +1,46 @@
-"""What describes a region: the one place where tokens become numbers for clustering, heads, report and prediction."""
+"""What describes a region: the one place where tokens become numbers for clustering, heads, report and prediction.
+
+No torch here: tokens come from any network that gives them as arrays, so that the same code serves the backbone and its
+exported form.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from ..config import FeatureConfig
 from ..errors import SettingsError
-from ..model.backbone import MaskGuidedViT
 from .views import centre, dihedral
 
 Floats = npt.NDArray[np.floating]
+Values = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+Pictures = npt.NDArray[np.uint8]
 
 CROP_PARTS = ("class_token", "patches")  # seen in the crop; the others in the whole image
+
+
+class TokenNetwork(Protocol):
+    """A frozen vision transformer that takes and gives arrays; images are (B, H, W, 3) uint8, sides whole patches."""
+
+    n_blocks: int
+    width: int
+    patch_size: tuple[int, int]
+    mask_threshold: float
+    keep_thin: bool
+
+    def patches(self, images: Pictures, block: int) -> Values:
+        """Patch tokens after `block`, counted from 0, without guidance: (B, P, C)."""
+        ...
+
+    def guided(self, images: Pictures, masks: Flags, block: int) -> tuple[Values, Values]:
+        """Class token of the whole network, guided by masks (B, H, W): (B, C); and patch tokens after `block`: (B, P, C)."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,40 +66,39 @@ class CropBatch:
 
 
 class RegionEncoder:
-    """Frozen trunk: pictures of regions → a unit vector for each wanted part and view.
+    """Pictures of regions → a unit vector for each wanted part and view.
 
     Parameters
     ----------
-    vit : the mask-guided backbone
+    network : the mask-guided backbone
     config : which parts are wanted, from which block
     input_size : side of the network's input in pixels, whole patches
     batch_size : pictures in one pass
     """
 
-    def __init__(self, vit: MaskGuidedViT, config: FeatureConfig, *, input_size: int, batch_size: int = 16) -> None:
-        self.vit = vit
+    def __init__(self, network: TokenNetwork, config: FeatureConfig, *, input_size: int, batch_size: int = 16) -> None:
+        self.network = network
         self.config = config
         self.input_size = input_size
         self.batch_size = batch_size
-        if vit.fit_size(input_size) != input_size:
+        side = network.patch_size[0]
+        if input_size % side:
             raise SettingsError(
-                f"model.input_size must be a multiple of {vit.patch_size[0]}, the patch size of this backbone, but got "
-                f"{input_size}: take {vit.fit_size(input_size)}."
+                f"model.input_size must be a multiple of {side}, the patch size of this backbone, but got {input_size}: "
+                f"take {max(1, round(input_size / side)) * side}."
             )
-        last = vit.n_blocks - 2  # the last block is the one that may be trained, so patches are taken before it
+        last = network.n_blocks - 2  # the last block is the one that may be trained, so patches are taken before it
         self.block = last if config.block is None else config.block
         if self.block > last:
             raise SettingsError(
                 f"features.block must be at most {last}, the last but one of this backbone, but got {self.block}."
             )
-        self.device = next(vit.parameters()).device
 
-    @torch.inference_mode()
     def encode(self, batch: CropBatch) -> dict[str, npt.NDArray[np.float16]]:
         """Each wanted part of each region in each dihedral view: name → (R, V, C) float16 unit vectors."""
-        views: list[dict[str, Tensor]] = []
+        views: list[dict[str, Values]] = []
         for view in range(self.config.views):
-            parts: dict[str, Tensor] = {}
+            parts: dict[str, Values] = {}
             if self.config.class_token or self.config.patches:
                 parts |= self._crop_parts(batch.crops, batch.masks, view, batch.crop_maps)
             if self.config.context or self.config.surround:
@@ -85,67 +106,58 @@ class RegionEncoder:
             views.append(parts)
         return _stacked(views)
 
-    @torch.inference_mode()
-    def encode_crops(
-        self, crops: npt.NDArray[np.uint8], masks: npt.NDArray[np.bool_]
-    ) -> dict[str, npt.NDArray[np.float16]]:
+    def encode_crops(self, crops: Pictures, masks: Flags) -> dict[str, npt.NDArray[np.float16]]:
         """As `encode`, for the parts that need the crops only."""
-        views = [self._crop_parts(crops, masks, view) for view in range(self.config.views)]
-        return _stacked(views)
+        return _stacked([self._crop_parts(crops, masks, view) for view in range(self.config.views)])
 
     def _crop_parts(
-        self,
-        crops: npt.NDArray[np.uint8],
-        all_masks: npt.NDArray[np.bool_],
-        view: int,
-        maps: npt.NDArray[np.float32] | None = None,
-    ) -> dict[str, Tensor]:
-        found: dict[str, list[Tensor]] = {}
+        self, crops: Pictures, all_masks: Flags, view: int, maps: Values | None = None
+    ) -> dict[str, Values]:
+        found: dict[str, list[Values]] = {}
         for start in range(0, len(crops), self.batch_size):
             chunk = slice(start, start + self.batch_size)
-            images = image_tensor(dihedral(centre(crops[chunk], self.input_size), view), self.device)
-            masks = mask_tensor(dihedral(centre(all_masks[chunk], self.input_size), view), self.device)
+            images = dihedral(centre(crops[chunk], self.input_size), view)
+            masks = dihedral(centre(all_masks[chunk], self.input_size), view)
             if self.config.class_token:
-                out = self.vit.trunk(images, masks, taps=(self.block,))
-                found.setdefault("class_token", []).append(self.vit.class_token(out.tokens, out.keep))
-                patches, keep = out.taps[self.block], out.keep
+                class_token, tokens = self.network.guided(images, masks, self.block)
+                found.setdefault("class_token", []).append(class_token)
             else:  # fewer blocks, and without guidance, which (mode `class`) changes nothing for patches
-                patches, keep = self.vit.patch_tokens(images, self.block), self.vit.pool(masks)
+                tokens = self.network.patches(images, self.block)
             if self.config.patches:
-                scores = None if maps is None else self._pooled(dihedral(centre(maps[chunk], self.input_size), view))
-                found.setdefault("patches", []).append(weighted_mean(patches, self._weights(keep, scores)))
-        return {name: torch.cat(values) for name, values in found.items()}
+                scores = None if maps is None else dihedral(centre(maps[chunk], self.input_size), view)
+                found.setdefault("patches", []).append(weighted_mean(tokens, self._weights(masks, scores)))
+        return {name: np.concatenate(values) for name, values in found.items()}
 
-    def _image_parts(self, batch: CropBatch, view: int) -> dict[str, Tensor]:
+    def _image_parts(self, batch: CropBatch, view: int) -> dict[str, Values]:
         """The region and its surround as seen in the whole image; one pass for an image serves all its regions."""
         wanted = [name for name in ("context", "surround") if getattr(self.config, name)]
-        found = {name: torch.empty(len(batch), self.vit.width, device=self.device) for name in wanted}
+        found = {name: np.empty((len(batch), self.network.width), np.float32) for name in wanted}
         for start in range(0, len(batch.contexts), self.batch_size):
-            images = image_tensor(dihedral(batch.contexts[start : start + self.batch_size], view), self.device)
-            tokens = self.vit.patch_tokens(images, self.block)
+            tokens = self.network.patches(dihedral(batch.contexts[start : start + self.batch_size], view), self.block)
             rows = np.flatnonzero((batch.image_of >= start) & (batch.image_of < start + self.batch_size))
-            tokens = tokens[torch.from_numpy(batch.image_of[rows] - start).to(self.device)]
-            masks = mask_tensor(dihedral(batch.context_masks[rows], view), self.device)
+            own = tokens[batch.image_of[rows] - start]
             maps = batch.context_maps
-            scores = None if maps is None else self._pooled(dihedral(maps[batch.image_of[rows]], view))
-            weights = self._weights(self.vit.pool(masks), scores)
+            scores = None if maps is None else dihedral(maps[batch.image_of[rows]], view)
+            masks = dihedral(batch.context_masks[rows], view)
+            weights = self._weights(masks, scores)
             if "context" in found:
-                found["context"][rows] = weighted_mean(tokens, weights)
+                found["context"][rows] = weighted_mean(own, weights)
             if "surround" in found:
-                grid = (masks.shape[-2] // self.vit.patch_size[0], masks.shape[-1] // self.vit.patch_size[1])
-                found["surround"][rows] = weighted_mean(tokens, dilate(weights, grid))
+                found["surround"][rows] = weighted_mean(own, dilate(weights, self._grid(masks)))
         return found
 
-    def _pooled(self, maps: npt.NDArray[np.float32]) -> Tensor:
-        """Mean of the maps over each patch: (B, H, W) → (B, P)."""
-        return F.avg_pool2d(mask_tensor(maps, self.device)[:, None], self.vit.patch_size).flatten(1)
+    def _grid(self, pictures: Values | Flags) -> tuple[int, int]:
+        height, width = self.network.patch_size
+        return pictures.shape[1] // height, pictures.shape[2] // width
 
-    def _weights(self, keep: Tensor, scores: Tensor | None) -> Tensor:
-        """How much each patch counts: (B, P) bool, and (B, P) scores or None → (B, P) float."""
-        keep = torch.where(keep.any(dim=1, keepdim=True), keep, torch.ones_like(keep))
-        if scores is None or not self.config.focus:
-            return keep.float()
-        return focused(keep, scores, self.config.focus)
+    def _weights(self, masks: Values | Flags, maps: Values | None) -> Values:
+        """How much each patch counts: masks (B, H, W), and maps (B, H, W) or None → (B, P)."""
+        grid = self._grid(masks)
+        keep = kept_patches(masks, grid, threshold=self.network.mask_threshold, keep_thin=self.network.keep_thin)
+        keep |= ~keep.any(axis=1, keepdims=True)
+        if maps is None or not self.config.focus:
+            return keep.astype(np.float32)
+        return focused(keep, patch_means(maps, grid), self.config.focus)
 
 
 class FeatureSpace:
@@ -189,12 +201,9 @@ class FeatureSpace:
         return np.concatenate(joined, axis=-1)
 
 
-def _stacked(views: list[dict[str, Tensor]]) -> dict[str, npt.NDArray[np.float16]]:
+def _stacked(views: list[dict[str, Values]]) -> dict[str, npt.NDArray[np.float16]]:
     """One dictionary a view, name → (R, C), as name → (R, V, C) unit vectors."""
-    return {
-        name: torch.stack([F.normalize(view[name], dim=-1) for view in views], dim=1).half().cpu().numpy()
-        for name in views[0]
-    }
+    return {name: np.stack([unit(view[name]) for view in views], axis=1).astype(np.float16) for name in views[0]}
 
 
 def unit(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -204,12 +213,44 @@ def unit(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return out
 
 
-def weighted_mean(tokens: Tensor, weights: Tensor) -> Tensor:
+def weighted_mean(tokens: Values, weights: Values) -> Values:
     """Mean of tokens (B, P, C) with weights (B, P), of which each row has one above 0 → (B, C)."""
-    return torch.einsum("bp,bpc->bc", (weights / weights.sum(dim=1, keepdim=True)).to(tokens.dtype), tokens)
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    mean: Values = np.matmul(shares[:, None], tokens)[:, 0]
+    return mean
 
 
-def focused(keep: Tensor, scores: Tensor, focus: float) -> Tensor:
+def patch_means(pictures: Values | Flags, grid: tuple[int, int]) -> Values:
+    """Mean over each patch: (B, H, W), whose sides the grid (h, w) divides → (B, h·w) float32.
+
+    Examples
+    --------
+    >>> patch_means(np.float32([[[0, 1, 2, 2], [0, 1, 2, 4]]]), (1, 2)).tolist()
+    [[0.5, 2.5]]
+    """
+    count, height, width = pictures.shape
+    patches = pictures.reshape(count, grid[0], height // grid[0], grid[1], width // grid[1])
+    means: Values = patches.mean(axis=(2, 4), dtype=np.float32).reshape(count, -1)
+    return means
+
+
+def kept_patches(masks: Values | Flags, grid: tuple[int, int], *, threshold: float, keep_thin: bool) -> Flags:
+    """Patches inside the mask, as `model.attention.pool_mask` tells the network: (B, H, W) → (B, P) bool.
+
+    Examples
+    --------
+    >>> kept_patches(np.float32([[[1, 0, 0, 0], [1, 0, 0, 0]]]), (1, 2), threshold=0.6, keep_thin=True).tolist()
+    [[True, False]]
+    """
+    share = patch_means(masks, grid)
+    limit = np.full_like(share[:, :1], threshold)
+    if keep_thin:
+        limit = np.minimum(limit, share.max(axis=1, keepdims=True) / 2)
+    kept: Flags = (share >= limit) & (share > 0)
+    return kept
+
+
+def focused(keep: Flags, scores: Values, focus: float) -> Values:
     """Weights that follow the anomaly map: 1 at the peak of the kept patches, e times less for each share `focus` of their
     span below it, so that the lowest one has exp(−1/focus).
 
@@ -222,25 +263,20 @@ def focused(keep: Tensor, scores: Tensor, focus: float) -> Tensor:
 
     Examples
     --------
-    >>> focused(torch.tensor([[True, True, True, False]]), torch.tensor([[0.5, 0.4, 0.3, 0.9]]), 0.5)
-    tensor([[1.0000, 0.3679, 0.1353, 0.0000]])
+    >>> keep = np.array([[True, True, True, False]])
+    >>> focused(keep, np.float32([[0.5, 0.4, 0.3, 0.9]]), 0.5).round(4).tolist()
+    [[1.0, 0.36789998412132263, 0.13529999554157257, 0.0]]
     """
-    peak = scores.masked_fill(~keep, -torch.inf).amax(dim=1, keepdim=True)
-    span = peak - scores.masked_fill(~keep, torch.inf).amin(dim=1, keepdim=True)
-    below = torch.where(keep & (span > 0), (peak - scores) / span, torch.zeros_like(scores))
-    return torch.where(keep, (-below / focus).exp(), torch.zeros_like(scores))
+    peak = np.where(keep, scores, -np.inf).max(axis=1, keepdims=True)
+    span = peak - np.where(keep, scores, np.inf).min(axis=1, keepdims=True)
+    inside = keep & (span > 0)
+    below = np.divide(peak - scores, span, out=np.zeros_like(scores), where=inside)
+    return np.where(keep, np.exp(-below / np.float32(focus)), np.float32(0)).astype(np.float32)
 
 
-def dilate(weights: Tensor, grid: tuple[int, int]) -> Tensor:
+def dilate(weights: Values, grid: tuple[int, int]) -> Values:
     """The largest weight among each patch and its eight neighbours: (B, P) → (B, P)."""
-    return F.max_pool2d(weights.view(-1, 1, *grid), kernel_size=3, stride=1, padding=1).flatten(1)
-
-
-def image_tensor(images: npt.NDArray[np.uint8], device: torch.device) -> Tensor:
-    """(B, H, W, 3) uint8 → (B, 3, H, W) uint8."""
-    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).to(device)
-
-
-def mask_tensor(masks: npt.NDArray[np.bool_] | npt.NDArray[np.float32], device: torch.device) -> Tensor:
-    """(B, H, W) bool or float → the same as a tensor."""
-    return torch.from_numpy(np.ascontiguousarray(masks)).to(device)
+    padded = np.pad(weights.reshape(-1, *grid), ((0, 0), (1, 1), (1, 1)))  # weights are never below 0
+    rows = np.maximum(np.maximum(padded[:, :-2], padded[:, 1:-1]), padded[:, 2:])
+    both: Values = np.maximum(np.maximum(rows[..., :-2], rows[..., 1:-1]), rows[..., 2:])
+    return both.reshape(len(weights), -1)

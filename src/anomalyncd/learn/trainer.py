@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..config import LearnConfig
 from .bank import Indices, Views
 from .losses import LossParts, Temperatures, objective, teacher_temperature
 from .network import RegionNet
+from .parallel import ALONE, Team
 
 FINAL_LEARNING_RATE = 1e-3  # share of the first one that the cosine schedule ends at
 
@@ -41,6 +42,7 @@ def train(
     normal: int | None,
     seed: int,
     on_epoch: Callable[[dict[str, float]], None] | None = None,
+    team: Team = ALONE,
 ) -> Trained:
     """Minimise the objective over `config.epochs`.
 
@@ -50,6 +52,7 @@ def train(
     labels : (R,) base class of labelled regions, −1 for the others
     scores : (R,) crop scores in 0 … 1
     n_base : number of base classes; normal : output of the normal class, or None
+    team : processes that all call this with the same arguments, and with views of their own share of each batch
     """
     device = next(net.parameters()).device
     label_tensor = torch.from_numpy(labels).to(device)
@@ -62,6 +65,7 @@ def train(
     )
     history: list[dict[str, float]] = []
     best_head = 0
+    team.equalize(net)
     net.train()
     for epoch in range(config.epochs):
         # One generator an epoch: an epoch's draws do not depend on how the ones before it were reached.
@@ -81,16 +85,16 @@ def train(
             indices = order[start : start + config.batch_size]
             if len(indices) < 2 and len(order) > 1:
                 continue  # a contrast needs company
-            one, two = views.pair(indices, rng)
-            (logits_one, z_one), (logits_two, z_two) = net(one), net(two)
+            logits, projections = _outputs(net, views, indices, rng, team)
             parts, per_head = objective(
-                (logits_one, logits_two), (z_one, z_two), label_tensor[indices], score_tensor[indices],
+                logits, projections, label_tensor[indices], score_tensor[indices],
                 n_base=n_base, normal=normal, temperatures=temperatures,
                 supervised_weight=config.supervised_weight, entropy_weight=config.entropy_weight,
                 contrastive_weight=config.contrastive_weight, correction_threshold=config.correction_threshold,
             )  # fmt: skip
             optimiser.zero_grad(set_to_none=True)
             parts.total.backward()
+            team.sum_gradients(net)
             optimiser.step()
             _add(totals, parts, len(indices))
             head_loss += per_head * len(indices)
@@ -101,6 +105,19 @@ def train(
             on_epoch(history[-1])
     net.eval()
     return Trained(history, best_head)
+
+
+def _outputs(
+    net: RegionNet, views: Views, indices: Indices, rng: np.random.Generator, team: Team
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Logits (M, B, C) and projections (B, D) of two views of the whole batch, this process's share of it computed here."""
+
+    def own() -> list[Tensor]:
+        (logits_one, z_one), (logits_two, z_two) = (net(view) for view in views.pair(indices, rng))
+        return [logits_one.movedim(1, 0), logits_two.movedim(1, 0), z_one, z_two]
+
+    one, two, z_one, z_two = team.gather(team.attempt(own), len(indices))
+    return (one.movedim(0, 1), two.movedim(0, 1)), (z_one, z_two)
 
 
 def sample_epoch(labels: npt.NDArray[np.int64], rng: np.random.Generator) -> Indices:

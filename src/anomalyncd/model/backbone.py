@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import timm
 import torch
 from timm.data.config import resolve_model_data_config
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from ..errors import SettingsError, WeightsError
 from . import checkpoint, registry, weights
 from .attention import Guidance, class_token_block, guidance_mask, pool_mask
+from .device import autocast
 
 # The paper guides the last 9 of 12 blocks, that is from block 3 on; shallower trunks keep that starting point.
 FIRST_GUIDED_BLOCK = 3
@@ -43,6 +46,7 @@ class MaskGuidedViT(nn.Module):
     guidance : which tokens the mask restricts (paper Table 4); `class` is the paper's choice
     guided_blocks : L_m, how many of the last blocks are guided; None starts at block 3 as the paper does
     mask_threshold, keep_thin : see `pool_mask`
+    precision : of `patches` and `guided`, see `autocast`; training is always in float32
 
     Examples
     --------
@@ -59,8 +63,10 @@ class MaskGuidedViT(nn.Module):
         guided_blocks: int | None = None,
         mask_threshold: float = 0.5,
         keep_thin: bool = True,
+        precision: str = "float32",
     ) -> None:
         super().__init__()
+        self.precision = precision
         if getattr(vit, "cls_token", None) is None or not hasattr(vit, "blocks"):
             raise SettingsError(
                 f"The backbone must be a vision transformer with a class token, but got {type(vit).__name__}."
@@ -118,6 +124,25 @@ class MaskGuidedViT(nn.Module):
                 tapped[index] = x[:, self.n_prefix :]
         return TrunkOutput(x, keep, tapped)
 
+    @torch.inference_mode()
+    def patches(self, images: npt.NDArray[np.uint8], block: int) -> npt.NDArray[np.float32]:
+        """As `patch_tokens`, with arrays: (B, H, W, 3) → (B, P, C)."""
+        device = self.mean.device
+        with autocast(device, self.precision):
+            tokens = self.patch_tokens(image_tensor(images, device), block)
+        return tokens.float().cpu().numpy()
+
+    @torch.inference_mode()
+    def guided(
+        self, images: npt.NDArray[np.uint8], masks: npt.NDArray[np.bool_], block: int
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Class token (B, C) and patch tokens after `block` (B, P, C) of images (B, H, W, 3) with masks (B, H, W)."""
+        device = self.mean.device
+        with autocast(device, self.precision):
+            out = self.trunk(image_tensor(images, device), mask_tensor(masks, device), taps=(block,))
+            token = self.class_token(out.tokens, out.keep)
+        return token.float().cpu().numpy(), out.taps[block].float().cpu().numpy()
+
     def patch_tokens(self, images: Tensor, block: int) -> Tensor:
         """Patch tokens after `block`, counted from 0, without any guidance: (B, 3, H, W) → (B, P, C)."""
         return self.block_tokens(images, (block,))[block][:, self.n_prefix :]
@@ -157,6 +182,16 @@ class MaskGuidedViT(nn.Module):
         """(B, 3, H, W) images and (B, H, W) masks → class token (B, C)."""
         out = self.trunk(images, masks)
         return self.class_token(out.tokens, out.keep)
+
+
+def image_tensor(images: npt.NDArray[np.uint8], device: torch.device) -> Tensor:
+    """(B, H, W, 3) uint8 → (B, 3, H, W) uint8."""
+    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).to(device)
+
+
+def mask_tensor(masks: npt.NDArray[np.bool_] | npt.NDArray[np.float32], device: torch.device) -> Tensor:
+    """(B, H, W) bool or float → the same as a tensor."""
+    return torch.from_numpy(np.ascontiguousarray(masks)).to(device)
 
 
 def tiny_vit() -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ def load_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
     suffix = path.suffix.lower()
     if suffix not in readers:
         raise WeightsError(f"{path}: expected weights as {', '.join(readers)}, but got {suffix or 'no suffix'!r}.")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise WeightsError(f"{path}: expected a file with weights, none found.")
     try:
         return _timm_names(readers[suffix](path))
@@ -61,6 +63,10 @@ def load_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
 
 
 def _read_pickle(path: Path) -> Any:
+    if zipfile.is_zipfile(path):  # torch stores tensors as they are: packed ones may unpack to any size
+        with zipfile.ZipFile(path) as archive:
+            if sum(file.file_size for file in archive.infolist()) > path.stat().st_size:
+                raise TypeError("a packed archive")
     return torch.load(path, map_location="cpu", weights_only=True)
 
 

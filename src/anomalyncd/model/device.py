@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 
 from ..errors import SettingsError
@@ -23,3 +25,17 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise SettingsError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]}). Try cpu.") from error
     return device
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
+    """Where matrix products run in bfloat16, if they are to; `auto` is a GPU that has it.
+
+    Examples
+    --------
+    >>> with autocast(torch.device("cpu"), "bfloat16"):
+    ...     (torch.eye(2) @ torch.eye(2)).dtype
+    torch.bfloat16
+    """
+    if precision == "auto":
+        precision = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

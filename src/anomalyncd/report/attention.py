@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import AnomalyNCDError, RunError
-from ..learn.features import image_tensor, mask_tensor
 from ..learn.views import centre
 from ..model import weights
 from ..model.attention import Guidance
-from ..model.backbone import MaskGuidedViT, resolve_name
+from ..model.backbone import MaskGuidedViT, image_tensor, mask_tensor, resolve_name
 from ..run.model import DiscoveryModel
 from ..run.store import read_crop
 from .canvas import Picture, fitted

@@ -8,11 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from ..metrics import Evaluation
 from .embed import Shot
-from .source import ReportSource
+from .source import Look, ReportSource
 
 MOST = 24  # images shown of a list
 MOST_SKIPPED = 200
+MOST_PAIRS, MOST_OF_A_PAIR = 8, 6  # of a true label and a class that is not matched to it
 UNSURE = 0.6  # an image whose class is less probable is uncertain
 FAR = 0.5  # unknown score above which an image is further off than known regions should be
 SIDE = 240
@@ -32,6 +34,33 @@ class SkippedFile:
 
     name: str
     why: str
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Images of one label in a class that is matched to another one; kind : missed, false alarm or confused."""
+
+    label: str
+    look: Look
+    kind: str
+    images: ImageList
+
+
+def mistakes(source: ReportSource, found: Evaluation) -> list[Mistake]:
+    """Where classes and labels differ, the commonest pairs first, the surest images of each."""
+    images = source.images[source.images["true_label"].notna()]
+    wrong = images[
+        [found.matching.get(k) != name for k, name in zip(images["label"], images["true_label"], strict=True)]
+    ]
+    pairs = sorted(wrong.groupby(["true_label", "label"]), key=lambda pair: (-len(pair[1]), pair[0]))
+    normal = {name for label, name in found.matching.items() if label == 0}
+    out = []
+    for (name, label), rows in pairs[:MOST_PAIRS]:
+        kind = "missed" if label == 0 else "false alarm" if name in normal else "confused"
+        rows = rows.sort_values(["probability", "image"], ascending=[False, True], kind="stable")
+        shown = _listed(source, rows, lambda row: [_class(source, row), _chances(source, row)], most=MOST_OF_A_PAIR)
+        out.append(Mistake(str(name), source.look(int(str(label))), kind, shown))
+    return out
 
 
 def several_classes(source: ReportSource) -> ImageList:
@@ -73,10 +102,15 @@ def skipped_files(source: ReportSource) -> tuple[list[SkippedFile], int]:
 
 
 def _listed(
-    source: ReportSource, rows: pd.DataFrame, words: Callable[[dict[Any, Any]], list[str]], *, heat: bool = True
+    source: ReportSource,
+    rows: pd.DataFrame,
+    words: Callable[[dict[Any, Any]], list[str]],
+    *,
+    heat: bool = True,
+    most: int | None = None,
 ) -> ImageList:
     shots = []
-    for row in rows.head(MOST).to_dict("records"):
+    for row in rows.head(most or MOST).to_dict("records"):
         lines = [line for line in words(row) if line]
         shots.append(source.whole(str(row["image"]), lines, heat=heat, side=SIDE))
     return ImageList(shots, len(rows))

@@ -116,6 +116,6 @@ def _read_range(path: Path) -> tuple[float, float] | None:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         low, high = float(state["low"]), float(state["high"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None

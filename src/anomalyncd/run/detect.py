@@ -20,6 +20,7 @@ from ..data.images import read_image
 from ..data.layouts import find_images, stem_of
 from ..detect import DETECTORS, AnomalibDetector, Detector, Picture, load_detector, make_detector
 from ..detect.anomalib_model import PREFIX as ANOMALIB
+from ..detect.tokens import TokenDetector
 from ..errors import BadFileError, DataError, RunError, SettingsError
 from ..model.backbone import resolve_name
 from ..progress import Advance, Silent
@@ -55,7 +56,7 @@ def build(config: Config) -> Detector:
         _check_names(settings, name, kind)
         shared = {"device": config.device, "seed": config.random_state}
     if name in DETECTORS:
-        shared["backbone"] = config.model.backbone
+        shared |= {"backbone": config.model.backbone, "precision": config.precision}
         if config.model.weights:
             shared["weights"] = str(config.model.weights)
     try:
@@ -108,7 +109,10 @@ def stored_config(run: Path) -> Config:
 
 def detect_again(run: Path, config: Config) -> Detector:
     """The detector of a finished run, for new images."""
-    return load_detector(config.detect.name or "", run / DETECTOR, device=config.device)
+    detector = load_detector(config.detect.name or "", run / DETECTOR, device=config.device)
+    if isinstance(detector, TokenDetector):
+        detector.precision = config.precision
+    return detector
 
 
 def make_maps(
@@ -136,7 +140,7 @@ def make_maps(
     """
     weights = config.model.weights
     key = stable_hash(
-        FORMAT, __version__, config.detect.model_dump(), config.model.backbone, config.random_state,
+        FORMAT, __version__, config.detect.model_dump(), config.model.backbone, config.random_state, config.precision,
         None if weights is None else file_identity(weights), fingerprint(items), fingerprint(normal),
         [] if fitted is None else [file_identity(path) for path in sorted((fitted / DETECTOR).rglob("*"))],
     )  # fmt: skip

@@ -21,9 +21,11 @@ from ..binarize.base import Binarizer
 from ..config import Config
 from ..detect import Detector
 from ..errors import DataError, RunError
-from ..learn.classifier import Parts, RegionSet, fit_classifier
+from ..learn.classifier import Parts
 from ..learn.cluster import by_size, check_enough
 from ..learn.features import CROP_PARTS, FeatureSpace
+from ..learn.fit import RegionSet, fit_classifier, is_banked
+from ..learn.parallel import team
 from ..model.backbone import MaskGuidedViT
 from ..model.device import choose_device
 from .detect import make_maps, pinned
@@ -50,6 +52,7 @@ from .records import Item, RegionRecord, report_files
 from .relearn import groups_table, hold, read_corrections
 from .store import RegionStore, file_identity, fingerprint
 from .tables import Assignment, assign, manifest, read_history, to_csv
+from .team import Lesson, labelled_regions, settings_for_helpers
 
 T = TypeVar("T")
 RANGE = "range.json"
@@ -83,7 +86,8 @@ class Discover:
 
         normal : images of normal products for the detector; detector : one made by the caller, instead of a configured one
         """
-        choose_device(self.config.device)  # a wrong one is said now, not after the maps were read
+        device = choose_device(self.config.device)  # a wrong one is said now, not after the maps were read
+        team().check(device, banked=is_banked(self.config.learn, device))
         for note in inputs.notes:
             self.progress.warn(note)
         if self.folder.has_begun(UPDATE):
@@ -157,7 +161,7 @@ class Discover:
             try:
                 stored = json.loads((self.folder.path / RANGE).read_text())
                 return restore_binarizer(self.config, stored), [float(score) for score in stored["scores"]]
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 pass
         return None, []
 
@@ -184,7 +188,7 @@ class Discover:
             raise DataError("the base set has no region: all its masks are empty.")
         # Classes are numbered again, because one whose masks are all empty would leave a gap.
         _, labels = np.unique(base.labels[[region.index for region in store.regions]], return_inverse=True)
-        return RegionSet(store.parts, np.ones(len(labels), np.float32), store.crop, labels.astype(np.int64))
+        return labelled_regions(store, labels.tolist())
 
     def _learn(self, novel: RegionStore, base: RegionSet | None, key: str) -> Parts:
         """Train, or read what was trained; returns the features of all regions as the trained network sees them."""
@@ -247,17 +251,25 @@ class Discover:
             self._count(novel, used, order[~weak])
         count = self.model.n_region_classes
         check_enough(int((~weak).sum()), count - (pinned is not None))
-        chosen = RegionSet(
-            {name: values[used] for name, values in novel.parts.items()}, scores[used],
-            lambda index: novel.crop(int(used[index])), pinned=pinned,
+        vit, together = self._vit(), team()
+        device = next(vit.parameters()).device
+        lesson = Lesson(
+            str(self.folder.path.absolute()), settings_for_helpers(self.config, device.type), count,
+            0 if self.model.learns_normal else None, used.tolist(), None if pinned is None else pinned.tolist(),
+            None if base is None or base.labels is None else base.labels.tolist(),
         )  # fmt: skip
-        banked = learn.train_last_block and learn.views != "fresh"
-        n_views = len(used) + (0 if base is None else len(base)) if banked else 0
-        with self.progress.task("Views", n_views) as on_view, self.progress.task("Learning", learn.epochs) as on_epoch:
+        n_views = len(used) + (0 if base is None else len(base)) if is_banked(learn, device) else 0
+        if together.size > 1:
+            self.progress.note(f"learning in {together.size} processes")
+        with (
+            self.progress.task("Views", -(-n_views // together.size)) as on_view,
+            self.progress.task("Learning", learn.epochs) as on_epoch,
+            together.work_on(lesson.to_json_dict()),
+        ):
             self.model.classifier = fit_classifier(
-                chosen, base, count, self.config, self._vit(), workspace=self.folder.path / novel.tokens,
-                normal=0 if self.model.learns_normal else None, on_view=lambda _: on_view(),
-                on_epoch=lambda row: on_epoch(1, f"loss {row['loss']:.4f}"),
+                lesson.regions(novel), base, count, self.config, vit, workspace=self.folder.path / novel.tokens,
+                normal=lesson.normal, on_view=lambda _: on_view(),
+                on_epoch=lambda row: on_epoch(1, f"loss {row['loss']:.4f}"), team=together,
             )  # fmt: skip
         if learn.epochs:
             self.folder.write_text(HISTORY, to_csv(pd.DataFrame(self.model.classifier.history)))
@@ -347,7 +359,7 @@ class Discover:
         return [
             FORMAT, __version__, model.model_dump(mode="json"), self.config.crop.model_dump(),
             None if model.weights is None else file_identity(model.weights),
-            sorted(features.weights()), features.block, features.views, features.focus,
+            self.config.precision, sorted(features.weights()), features.block, features.views, features.focus,
         ]  # fmt: skip
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import tee
@@ -14,6 +15,7 @@ import pandas as pd
 from ..config import Config
 from ..data.dataset import NORMAL_NAMES, Dataset, Sample, load_dataset
 from ..data.layouts import product_folder
+from ..data.lists import check_text
 from ..data.maps import read_map, read_mask
 from ..errors import BadFileError, DataError
 from ..metrics import Evaluation, PixelScores, box_rates, evaluate, image_auroc
@@ -75,8 +77,9 @@ def evaluate_run(
 def read_labels(path: Path) -> dict[str, str]:
     """Image id → label, from a CSV with the columns `image` and `label`; an empty label is none."""
     expected = f"{path}: expected a CSV table with the columns image and label"
-    if not path.is_file():
-        raise DataError(f"{expected}, but {'this is a folder' if path.is_dir() else 'there is no such file'}.")
+    if not os.path.isfile(path):
+        raise DataError(f"{expected}, but {'this is a folder' if os.path.isdir(path) else 'there is no such file'}.")
+    check_text(path)
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:

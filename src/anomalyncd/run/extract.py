@@ -17,6 +17,7 @@ from ..data.images import read_image
 from ..data.maps import read_mask
 from ..errors import BadFileError
 from ..learn.features import CropBatch, RegionEncoder
+from .ahead import ahead
 from .maps import FloatMap, binarize_map, note_on_map, prepare_map
 from .records import ImageRecord, Item, RegionRecord
 
@@ -38,6 +39,21 @@ class Extracted:
     masks: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
 
+@dataclass
+class Prepared:
+    """One image before the network has seen it: its record, mask and regions, and pictures for `CropBatch`."""
+
+    record: ImageRecord
+    mask: npt.NDArray[np.bool_] | None = None
+    regions: list[RegionRecord] = field(default_factory=list)
+    crops: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    crop_masks: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    crop_maps: list[FloatMap] = field(default_factory=list)
+    contexts: list[npt.NDArray[np.uint8]] = field(default_factory=list)  # at most one
+    context_masks: list[FloatMap] = field(default_factory=list)
+    context_maps: list[FloatMap] = field(default_factory=list)
+
+
 class Extractor:
     """Images → regions → crops → features.
 
@@ -57,48 +73,61 @@ class Extractor:
 
     def __call__(self, items: Sequence[Item], first_index: int = 0) -> Extracted:
         """Work on a few images at once; a file that cannot be read is noted, not raised."""
-        out = Extracted()
-        crops, masks, image_of = [], [], []
-        crop_maps: list[FloatMap] = []
-        context_maps: list[FloatMap] = []
-        contexts: list[npt.NDArray[np.uint8]] = []
-        context_masks: list[FloatMap] = []
-        for index, item in enumerate(items, start=first_index):
-            record = ImageRecord(index, item.id)
-            out.images.append(record)
-            try:
-                image = read_image(item.image)
-                record.height, record.width = image.shape[:2]
-                regions, components, mask, scores = self._regions(item, record)
-            except BadFileError as error:
-                record.error = str(error)
-                continue
-            if mask is not None:
-                out.masks[index] = mask
-            record.n_regions = len(regions)
-            for number, region in enumerate(regions):
-                crop, crop_mask = cut(image, components, region, self.config.crop.size)
-                context_mask = _shrink_mask(np.isin(components, region.labels), self.config.model.input_size)
-                if self.config.has_normal and (mask is None or not mask.any()):  # learned although nothing was found
-                    crop_mask, context_mask = np.zeros_like(crop_mask), np.zeros_like(context_mask)
-                crops.append(crop)
-                masks.append(crop_mask)
-                context_masks.append(context_mask)
-                image_of.append(len(contexts))
-                if self.config.features.focus:
-                    crop_maps.append(cut_map(scores, image.shape[:2], region.square, self.config.crop.size))
-                digest = hashlib.blake2b(crop.tobytes() + crop_mask.tobytes(), digest_size=16).hexdigest()
-                out.regions.append(
-                    RegionRecord(index, item.id, number, region.box, region.square, region.area, region.score, digest)
-                )
-            if regions:
-                contexts.append(_shrink(image, self.config.model.input_size))
-                if self.config.features.focus:
-                    context_maps.append(_shrink_mask(scores, self.config.model.input_size))
-        if crops:
+        return self.encode(list(ahead(self.prepare, enumerate(items, start=first_index))))
+
+    def prepare(self, numbered: tuple[int, Item]) -> Prepared:
+        """All that comes before the network, of one image with its place in the list; threads may call it."""
+        index, item = numbered
+        out = Prepared(ImageRecord(index, item.id))
+        record, size = out.record, self.config.model.input_size
+        try:
+            image = read_image(item.image)
+            record.height, record.width = image.shape[:2]
+            regions, components, out.mask, scores = self._regions(item, record)
+        except BadFileError as error:
+            record.error = str(error)
+            return out
+        record.n_regions = len(regions)
+        empty = self.config.has_normal and (
+            out.mask is None or not out.mask.any()
+        )  # learned although nothing was found
+        for number, region in enumerate(regions):
+            crop, crop_mask = cut(image, components, region, self.config.crop.size)
+            context_mask = _shrink_mask(np.isin(components, region.labels), size)
+            if empty:
+                crop_mask, context_mask = np.zeros_like(crop_mask), np.zeros_like(context_mask)
+            out.crops.append(crop)
+            out.crop_masks.append(crop_mask)
+            out.context_masks.append(context_mask)
+            if self.config.features.focus:
+                out.crop_maps.append(cut_map(scores, image.shape[:2], region.square, self.config.crop.size))
+            digest = hashlib.blake2b(crop.tobytes() + crop_mask.tobytes(), digest_size=16).hexdigest()
+            out.regions.append(
+                RegionRecord(index, item.id, number, region.box, region.square, region.area, region.score, digest)
+            )
+        if regions:
+            out.contexts.append(shrink(image, size))
+            if self.config.features.focus:
+                out.context_maps.append(_shrink_mask(scores, size))
+        return out
+
+    def encode(self, prepared: Sequence[Prepared]) -> Extracted:
+        """Features of a few prepared images."""
+        out = Extracted([one.record for one in prepared], [region for one in prepared for region in one.regions])
+        out.masks = {one.record.index: one.mask for one in prepared if one.mask is not None}
+        if out.regions:
+            crop_maps, context_maps = (
+                np.stack(maps) if (maps := [m for one in prepared for m in getattr(one, name)]) else None
+                for name in ("crop_maps", "context_maps")
+            )
+            shown = [one for one in prepared if one.regions]
             out.batch = CropBatch(
-                np.stack(crops), np.stack(masks), np.stack(contexts), np.stack(context_masks), np.array(image_of),
-                np.stack(crop_maps) if crop_maps else None, np.stack(context_maps) if context_maps else None,
+                np.stack([crop for one in shown for crop in one.crops]),
+                np.stack([mask for one in shown for mask in one.crop_masks]),
+                np.stack([context for one in shown for context in one.contexts]),
+                np.stack([mask for one in shown for mask in one.context_masks]),
+                np.repeat(np.arange(len(shown)), [len(one.regions) for one in shown]),
+                crop_maps, context_maps,
             )  # fmt: skip
             out.parts = self.encoder.encode(out.batch)
         return out
@@ -162,7 +191,8 @@ def is_readable(item: Item) -> bool:
     return True
 
 
-def _shrink(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+def shrink(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """The whole image as the network sees it: (size, size, 3)."""
     method = cv2.INTER_AREA if max(image.shape[:2]) > size else cv2.INTER_CUBIC
     return cv2.resize(image, (size, size), interpolation=method).astype(np.uint8, copy=False)
 

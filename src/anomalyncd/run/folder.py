@@ -201,7 +201,7 @@ class RunFolder:
         try:
             stages = json.loads((self.path / STAGES).read_text(encoding="utf-8"))
             return {stage: dict(state) for stage, state in stages.items()}
-        except (FileNotFoundError, ValueError, TypeError, AttributeError):
+        except (FileNotFoundError, IsADirectoryError, ValueError, TypeError, AttributeError, RecursionError):
             return {}  # damaged: everything is done again
 
 

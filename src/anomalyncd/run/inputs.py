@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.dataset import load_base, load_dataset
+from ..data.lists import is_table
 from ..errors import DataError, SettingsError
 from .records import Item
 
@@ -138,7 +139,7 @@ def _is_place(value: object) -> TypeGuard[str | Path]:
 
 
 def _is_table(value: object) -> bool:
-    return isinstance(value, str | Path) and Path(value).suffix.lower() == ".csv"
+    return isinstance(value, str | Path) and is_table(value)
 
 
 def _matched(values: Sources | None, count: int, what: str) -> list[Any]:

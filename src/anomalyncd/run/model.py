@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +20,15 @@ from ..binarize.base import Binarizer
 from ..config import Config, make_config
 from ..errors import DataError, RunError
 from ..learn.classifier import Classifier, Parts
-from ..learn.features import RegionEncoder
-from ..model.backbone import MaskGuidedViT, load_vit
-from ..model.device import choose_device
+from ..learn.features import RegionEncoder, TokenNetwork
 from .extract import Extractor
 from .folder import CLASS_NAMES, MODEL_FILE, RunFolder
 from .inputs import Inputs
 from .maps import binarizer_for
 from .records import RegionRecord
+
+if TYPE_CHECKING:  # a model is read, and its exported form runs, without torch
+    from ..model.backbone import MaskGuidedViT
 
 Say = Callable[[str], None]  # called with one line before slow steps, such as a download
 FORMAT = 4  # of all that a run folder holds
@@ -145,12 +146,15 @@ class DiscoveryModel:
         if self._vit is None:
             self._vit = make_vit(self.config, say)
             if self.classifier is not None:
-                self.classifier.install(self._vit)
+                from ..learn.fit import install
+
+                install(self.classifier, self._vit)
         return self._vit
 
-    def extractor(self, say: Say | None = None) -> Extractor:
-        """For new images: the same range, crops and features as when it was fitted."""
-        return Extractor(self.config, self.binarizer, make_encoder(self.vit(say), self.config), self.alarm)
+    def extractor(self, say: Say | None = None, network: TokenNetwork | None = None) -> Extractor:
+        """For new images: the same range, crops and features as when it was fitted; network : instead of the backbone."""
+        encoder = make_encoder(network or self.vit(say), self.config)
+        return Extractor(self.config, self.binarizer, encoder, self.alarm)
 
     def pack(self) -> bytes:
         """The file's content."""
@@ -233,17 +237,21 @@ def read_names(folder: Path) -> dict[int, str]:
 
 def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
     """The configured backbone on its device."""
+    from ..model.backbone import MaskGuidedViT, load_vit
+    from ..model.device import choose_device
+
     settings = config.model
     vit = MaskGuidedViT(
         load_vit(settings.backbone, file=settings.weights, progress=say), guidance=settings.guidance,
         guided_blocks=settings.guided_blocks, mask_threshold=settings.mask_threshold, keep_thin=settings.keep_thin,
+        precision=config.precision,
     )  # fmt: skip
     return vit.to(choose_device(config.device)).eval()
 
 
-def make_encoder(vit: MaskGuidedViT, config: Config) -> RegionEncoder:
+def make_encoder(network: TokenNetwork, config: Config) -> RegionEncoder:
     """Features as configured."""
-    return RegionEncoder(vit, config.features, input_size=config.model.input_size, batch_size=config.batch_size)
+    return RegionEncoder(network, config.features, input_size=config.model.input_size, batch_size=config.batch_size)
 
 
 def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:

@@ -13,14 +13,13 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
-import safetensors.numpy
-from safetensors import safe_open
 
 from ..data.maps import StackRow
 from ..errors import RunError
 from .extract import Extracted, Extractor, is_readable
 from .folder import RunFolder
 from .records import ImageRecord, Item, Picture, RegionRecord, Source
+from .sealed import seal, unseal
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
 
@@ -100,9 +99,9 @@ class RegionStore:
     def _read(self, number: int) -> Extracted | None:
         """A stored shard without its pictures; None where it is missing or damaged."""
         try:
-            with safe_open(self.run.path / self._shard(number), framework="numpy") as file:
-                records = json.loads(file.metadata()["records"])
-                parts = {name: file.get_tensor(name) for name in file.keys() if name != "none"}  # noqa: SIM118
+            parts, notes = unseal(self.run.path / self._shard(number))
+            parts.pop("none", None)
+            records = json.loads(notes["records"])
             images = [ImageRecord(**row) for row in records["images"]]
             return Extracted(images, [_region(row) for row in records["regions"]], parts=parts)
         except Exception:  # the library has its own error type for each kind of damage
@@ -168,8 +167,7 @@ def file_stem(index: int, image: str) -> str:
 def _pack(found: Extracted) -> bytes:
     records = {"images": [asdict(r) for r in found.images], "regions": [asdict(r) for r in found.regions]}
     tensors: dict[str, Any] = dict(found.parts) or {"none": np.zeros(1, np.float16)}
-    data: bytes = safetensors.numpy.save(tensors, metadata={"records": json.dumps(records)})
-    return data
+    return seal(tensors, {"records": json.dumps(records)})
 
 
 def _region(row: dict[str, Any]) -> RegionRecord:

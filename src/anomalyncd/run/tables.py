@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import pandas as pd
 from ..assign.merge import image_classes, merge_regions
 from ..config import MergeConfig
 from ..errors import RunError, SettingsError
-from .folder import HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL, RunFolder
+from .folder import CORRECTIONS, HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL, REGIONS_TABLE, RunFolder
 from .records import ImageRecord, Item, RegionRecord, Source
 
 DIGITS = 6  # of figures for reading; the columns p_… are exact, because `load` reads `probabilities_` from them
@@ -23,6 +24,16 @@ REGION_COLUMNS = (
     "image", "region", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "area", "score",
     "label", "class_name", "probability", "unknown",
 )  # fmt: skip
+REQUIRED = {
+    IMAGES_TABLE: ("image", "label", "class_name"),
+    REGIONS_TABLE: (*REGION_COLUMNS[:6], "area", "score", "label", "class_name", "probability"),
+    MANIFEST: ("image", "status", "height", "width", "n_regions", "message"),
+    CORRECTIONS: ("image", "region", "label"),
+}
+WHOLE_NUMBERS = (
+    "region", "label", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "n_regions",
+)  # fmt: skip
+NUMBERS = ("area", "score", "probability", "unknown")
 
 
 @dataclass(frozen=True)
@@ -151,21 +162,89 @@ def check_table(path: Path) -> None:
         raise RunError(f"{path}: expected a file to write, but this is a folder.")
 
 
+class TableWriter:
+    """A .csv or .parquet file that is written piece by piece, and is there whole or not at all.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "table.csv"
+    >>> with TableWriter(path) as table:
+    ...     table.add(pd.DataFrame({"image": ["a.png"], "label": [1]}))
+    ...     table.add(pd.DataFrame({"image": ["b.png"], "label": [2]}))
+    >>> path.read_text().split()
+    ['image,label', 'a.png,1', 'b.png,2']
+    """
+
+    def __init__(self, path: Path) -> None:
+        check_table(path)
+        self.path, self.partial = path, path.with_name(path.name + PARTIAL)
+        self._empty: pd.DataFrame | None = None  # what to write where no piece has a row
+        self._file: Any = None
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def add(self, table: pd.DataFrame) -> None:
+        """Put rows behind those that are there; a piece without rows knows no types, so it waits for one that has some."""
+        if len(table):
+            self._write(table)
+        elif self._empty is None:
+            self._empty = table
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            if kind is None and self._file is None and self._empty is not None:
+                self._write(self._empty)
+            if self._file is not None:
+                self._close()
+            if kind is None:
+                with self._told():
+                    self.partial.replace(self.path)
+        finally:
+            with suppress(OSError):
+                self.partial.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        with self._told():
+            self._file.close()
+
+    def _write(self, table: pd.DataFrame) -> None:
+        with self._told():
+            if self.path.suffix.lower() == ".csv":
+                if self._file is None:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    self._file = self.partial.open("wb")
+                    self._file.write(to_csv(table.head(0)).encode("utf-8"))
+                self._file.write(table.to_csv(index=False, header=False, lineterminator="\n").encode("utf-8"))
+                return
+            self._write_parquet(table)
+
+    def _write_parquet(self, table: pd.DataFrame) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._file is None:
+            schema = pa.Schema.from_pandas(table, preserve_index=False)
+            for place, column in enumerate(schema):  # a column of nothing but None in the first piece holds text later
+                if pa.types.is_null(column.type):
+                    schema = schema.set(place, pa.field(column.name, pa.string()))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = pq.ParquetWriter(self.partial, schema)
+        self._file.write_table(pa.Table.from_pandas(table, schema=self._file.schema, preserve_index=False))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be written ({error.strerror or error}).") from error
+
+
 def write_table(table: pd.DataFrame, path: Path) -> None:
     """Write .csv or .parquet, whole or not at all."""
-    check_table(path)
-    partial = path.with_name(path.name + PARTIAL)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".csv":
-            partial.write_bytes(to_csv(table).encode("utf-8"))
-        else:
-            table.to_parquet(partial, index=False, engine="pyarrow")
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise RunError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    with TableWriter(path) as file:
+        file.add(table)
 
 
 def read_history(run: Path) -> list[dict[str, float]]:
@@ -181,12 +260,29 @@ def read_csv(path: Path) -> pd.DataFrame:
     text = ("image", "class_name", "crop", "classes", "true_label", "message", "status", "file", "map")
     try:
         columns = pd.read_csv(path, nrows=0).columns
-        return pd.read_csv(
+        table = pd.read_csv(
             path, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(text, str),
             converters={name: float for name in columns if name.startswith("p_")},
         )  # fmt: skip
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: expected a table of a run ({error}).") from error
+    _check(table, path)
+    return table
+
+
+def _check(table: pd.DataFrame, path: Path) -> None:
+    """Refuse a table that was damaged, or spoiled by an editor, before somebody trips over a cell of it."""
+    if missing := [column for column in REQUIRED.get(path.name, ()) if column not in table]:
+        raise RunError(f"{path}: expected the table of a run, but it has no column {missing[0]}.")
+    if not len(table) or path.name not in REQUIRED:
+        return
+    if table["image"].isna().any():
+        raise RunError(f"{path}: expected the name of an image in every row, but one is empty.")
+    for name in (*WHOLE_NUMBERS, *NUMBERS):
+        kinds = "iu" if name in WHOLE_NUMBERS else "iuf"
+        if name in table and table[name].dtype.kind not in kinds:
+            what = "whole numbers" if name in WHOLE_NUMBERS else "numbers"
+            raise RunError(f"{path}: expected {what} in the column {name}, but found something else.")
 
 
 def read_results(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -196,10 +292,4 @@ def read_results(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             f"{run}: expected a finished run with {IMAGES_TABLE}, none found. Make or finish one with `anomalyncd discover`."
         )
     RunFolder(run).recover()
-    tables = read_csv(run / IMAGES_TABLE), read_csv(run / MANIFEST)
-    for table, name, columns in zip(
-        tables, (IMAGES_TABLE, MANIFEST), (("image", "label"), ("image", "status", "message")), strict=True
-    ):
-        if missing := [column for column in columns if column not in table]:
-            raise RunError(f"{run / name}: expected the table of a run, but it has no column {missing[0]}.")
-    return tables
+    return read_csv(run / IMAGES_TABLE), read_csv(run / MANIFEST)

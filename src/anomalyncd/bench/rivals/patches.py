@@ -14,8 +14,7 @@ import torch.nn.functional as F
 
 from ...data.images import read_image
 from ...data.maps import read_mask
-from ...learn.features import image_tensor
-from ...model.backbone import MaskGuidedViT
+from ...model.backbone import MaskGuidedViT, image_tensor
 from ...progress import Silent
 from ...run.maps import prepare_map
 from ...run.records import Item

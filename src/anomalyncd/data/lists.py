@@ -1,0 +1,96 @@
+"""Lists of images as tables, CSV or Parquet: one row an image, with its map, mask and label if there are any."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anomalyncd.data.layouts import suffix_of
+from anomalyncd.errors import DataError
+
+TABLE_SUFFIXES = frozenset({".csv", ".parquet"})
+_START = 4096  # bytes
+_COLUMNS = ("image", "map", "mask", "label")
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether this is called as a list of images rather than as a folder of them."""
+    return suffix_of(str(path)) in TABLE_SUFFIXES
+
+
+def row_name(table: Path, line: int) -> str:
+    """What a message calls a row: lines of a CSV can be looked up in any editor, Parquet has none."""
+    return f"{'row' if suffix_of(table.name) == '.parquet' else 'line'} {line}"
+
+
+def read_table(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """(line, cells by column) for each row of a table that has a column `image`; lower-case columns, no spaces.
+
+    In a CSV the line is that of the file, in Parquet the number of the row, from 1; there, only the columns of a list of
+    images are read, and an empty cell is "".
+    """
+    table = _read_parquet(path) if suffix_of(path.name) == ".parquet" else _read_csv(path)
+    for line, cells in table:
+        if not cells["image"]:
+            raise DataError(f"{path}, {row_name(path, line)}: the column 'image' is empty")
+    return table
+
+
+def check_text(path: Path) -> None:
+    """Refuse what is no text before all of it is read: it may have no line to end with."""
+    try:
+        with path.open("rb") as file:
+            if b"\0" in file.read(_START):
+                raise DataError(f"{path}: expected a CSV table in UTF-8, found binary data")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _read_csv(path: Path) -> list[tuple[int, dict[str, str]]]:
+    check_text(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, restval="")
+            rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
+            _check_columns(path, rows.fieldnames)
+            return [
+                (rows.line_num, {name: cell.strip() for name, cell in row.items() if isinstance(cell, str)})
+                for row in rows
+            ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
+
+
+def _read_parquet(path: Path) -> list[tuple[int, dict[str, str]]]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(f"{path}: Parquet needs pyarrow: pip install 'anomalyncd[parquet]', or give a CSV") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = {name.strip().lower(): name for name in file.schema_arrow.names}
+            _check_columns(path, list(names))
+            wanted = [name for name in _COLUMNS if name in names]
+            columns = file.read([names[name] for name in wanted]).to_pydict()
+    except (OSError, pa.ArrowException, ValueError) as error:  # ValueError: text that is not UTF-8
+        raise DataError(f"{path}: expected a Parquet table ({error})") from error
+    cells = [[_cell(path, name, value) for value in columns[names[name]]] for name in wanted]
+    return [(line, dict(zip(wanted, row, strict=True))) for line, row in enumerate(zip(*cells, strict=True), start=1)]
+
+
+def _cell(path: Path, name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    if value is None or value != value:  # NaN: how pandas stores an empty cell of a column of numbers
+        return ""
+    if name == "label" and isinstance(value, int | float):
+        return str(value)
+    raise DataError(f"{path}: expected text in the column '{name}', found {type(value).__name__}")
+
+
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    if "image" not in names:
+        raise DataError(f"{path}: expected a column 'image', found {', '.join(names) or 'none'}")

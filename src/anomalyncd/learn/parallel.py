@@ -1,0 +1,224 @@
+"""Training in several processes: each computes its share of every batch, and the losses are those of the whole batch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..errors import AnomalyNCDError, RunError, SettingsError
+
+T = TypeVar("T")
+# Helpers wait while the leader cuts regions out of all images; a process that dies is noticed at once, without this.
+PATIENCE = timedelta(days=30)
+
+
+class LostProcessError(RunError):
+    """Another process of the team is gone."""
+
+
+class Team:
+    """Processes that train one network together. Process 0 leads: it alone reads the command, writes and prints.
+
+    Every process computes the loss of the whole batch from outputs that were gathered, so a gradient reaches each
+    process as the derivative by its own outputs, and the sum over the processes is the gradient of one process.
+
+    Attributes
+    ----------
+    rank, size : which of how many processes this is
+    busy : whether the others are in the middle of something, so that they would not understand a message
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size, self.busy = rank, size, False
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def share(self, count: int) -> npt.NDArray[np.int64]:
+        """Rows of a batch of `count` that this process computes.
+
+        Every process has equally many; the last ones begin again at row 0 where the batch does not suffice, and `gather`
+        drops what is there twice.
+
+        Examples
+        --------
+        >>> [Team(rank, 3).share(5).tolist() for rank in range(3)]
+        [[0, 1], [2, 3], [4, 0]]
+        """
+        each = -(-count // self.size)
+        return np.arange(self.rank * each, (self.rank + 1) * each) % count
+
+    def gather(self, tensors: Sequence[Tensor], count: int) -> list[Tensor]:
+        """Rows of all processes: each tensor (share, …) → (count, …), differentiable by the rows of this process."""
+        if self.size == 1:
+            return list(tensors)
+        flat = [tensor.flatten(1) for tensor in tensors]
+        whole: Tensor = _Gather.apply(torch.cat(flat, dim=1), self)[:count]
+        parts = whole.split([part.shape[1] for part in flat], dim=1)
+        return [part.unflatten(1, tensor.shape[1:]) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def sum_gradients(self, net: nn.Module) -> None:
+        """Add up the gradients of all processes; every process has the sum afterwards."""
+        if self.size == 1:
+            return
+        gradients = [p.grad for p in net.parameters() if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        with _collective():
+            dist.all_reduce(flat)
+        for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(total.view_as(gradient))
+
+    def equalize(self, net: nn.Module) -> None:
+        """Give all processes the parameters of the leader."""
+        if self.size == 1:
+            return
+        for parameter in net.parameters():
+            with _collective():
+                dist.broadcast(parameter.data, 0)
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Do what may fail in one process alone (no exchange within): it fails in all of them then, and nobody waits."""
+        if self.size == 1:
+            return work()
+        problem: Exception | None = None
+        try:
+            out = work()
+        except Exception as error:
+            problem = error
+        said = b"" if problem is None else _in_words(problem).encode()
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        with _collective():
+            dist.all_gather(lengths, torch.tensor([len(said)]))
+        failed = next((rank for rank, length in enumerate(lengths) if length), None)
+        if failed is None:
+            return out
+        said = self._broadcast(said, int(lengths[failed]), failed)
+        self.busy = False
+        raise problem or RunError(f"process {failed} of {self.size}: {said.decode()}")
+
+    @contextmanager
+    def work_on(self, task: Mapping[str, Any]) -> Iterator[None]:
+        """Leader: hand the helpers a task of JSON values, and share in it within the context."""
+        if self.size > 1:
+            self._send(json.dumps(task).encode())
+            self.busy = True
+            self.attempt(lambda: None)  # as every helper does, with what it must read before it can begin
+        yield
+        self.busy = False
+
+    def dismiss(self) -> None:
+        """Leader: let the helpers go. In the middle of a task they would not understand: they end when this process does."""
+        if self.size > 1 and not self.busy:
+            with suppress(LostProcessError):  # who is gone need not be let go
+                self._send(b"")
+            dist.destroy_process_group()
+
+    def wait(self) -> dict[str, Any] | None:
+        """Helper: the next task, or None when there are no more. A task begins with an `attempt`, as the leader's does."""
+        length = torch.zeros(1, dtype=torch.int64)
+        with _collective():
+            dist.broadcast(length, 0)
+        if not length:
+            dist.destroy_process_group()
+            return None
+        task: dict[str, Any] = json.loads(self._broadcast(b"", int(length), 0))
+        self.busy = True
+        return task
+
+    def check(self, device: torch.device, *, banked: bool) -> None:
+        """Say early what cannot work with several processes; banked : whether views are kept in a file."""
+        if self.size == 1:
+            return
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+        if str(device) not in ("cpu", "cuda"):  # cuda is the one that `join` chose for this process
+            raise SettingsError(
+                f"several processes can train on cpu or cuda, one GPU each, but device is {device}. Set it to auto, cpu or "
+                "cuda, and choose GPUs with CUDA_VISIBLE_DEVICES."
+            )
+        if device.type == "cuda" and torch.cuda.device_count() < local:
+            raise SettingsError(
+                f"{local} processes need {local} GPUs here, but there are {torch.cuda.device_count()}. Lower "
+                "--nproc-per-node."
+            )
+        if banked and local < self.size:
+            raise SettingsError(
+                "a view bank is for processes of one machine, but there are more. Set learn.views to fresh."
+            )
+
+    def _send(self, message: bytes) -> None:
+        with _collective():
+            dist.broadcast(torch.tensor([len(message)]), 0)
+        if message:
+            self._broadcast(message, len(message), 0)
+
+    def _broadcast(self, message: bytes, length: int, source: int) -> bytes:
+        content = bytearray(message if self.rank == source else length)
+        with _collective():
+            dist.broadcast(torch.frombuffer(content, dtype=torch.uint8), source)
+        return bytes(content)
+
+
+ALONE = Team()
+_team = ALONE
+
+
+def team() -> Team:
+    """The processes that this one belongs to: itself alone unless `join` was called."""
+    return _team
+
+
+def join() -> Team:
+    """Meet the other processes that `torchrun` started, each with a GPU of its own where there are enough."""
+    global _team
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    if local < torch.cuda.device_count():
+        torch.cuda.set_device(local)
+    with _collective():
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+    _team = Team(dist.get_rank(), dist.get_world_size())
+    return _team
+
+
+class _Gather(torch.autograd.Function):
+    """(n, F) of each process → (size · n, F) of all, in the order of their ranks.
+
+    Backward hands a process the rows of its own and adds nothing up, because every process computes the same loss.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, team: Team) -> Tensor:
+        ctx.rows = slice(team.rank * len(own), (team.rank + 1) * len(own))
+        parts = [torch.empty_like(own) for _ in range(team.size)]
+        with _collective():
+            dist.all_gather(parts, own.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0][ctx.rows], None
+
+
+@contextmanager
+def _collective() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostProcessError(
+            "another process of this run has ended, or cannot be reached. What was finished "
+            "is kept: call the same command again to go on."
+        ) from error
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) if isinstance(error, AnomalyNCDError) else f"{type(error).__name__}: {error}"
