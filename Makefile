@@ -3,7 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-browser lint clean
+EXTRAS ?= serve,export,parquet
+
+.PHONY: demo test test-browser lint bundle audit clean
 
 # The environment is made once and made again only when the dependencies change.
 $(STAMP): pyproject.toml
@@ -26,9 +28,18 @@ test-browser: $(STAMP)
 	$(BIN)/python -m pytest tests/browser
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/mypy
+
+# All that a machine without internet needs, in the folder bundle/. See docs/offline.md.
+bundle: $(STAMP)
+	$(BIN)/python tools/bundle/make_bundle.py --extras '$(EXTRAS)'
+
+# Known vulnerabilities of what is installed. Needs internet, and says so where there is none.
+audit: $(STAMP)
+	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(BIN)/python -m pip install --quiet pip-audit || true
+	@$(BIN)/python tools/audit.py
 
 clean:
 	rm -rf $(VENV) demo-run .mypy_cache .ruff_cache .pytest_cache
