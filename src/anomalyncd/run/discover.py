@@ -15,7 +15,6 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from .. import __version__
-from ..assign.count import estimate_count, n_steps
 from ..assign.gate import false_alarm_threshold
 from ..binarize.base import Binarizer
 from ..config import Config
@@ -23,11 +22,11 @@ from ..detect import Detector
 from ..errors import DataError, RunError
 from ..learn.classifier import Parts
 from ..learn.cluster import by_size, check_enough
-from ..learn.features import CROP_PARTS, FeatureSpace
 from ..learn.fit import RegionSet, fit_classifier, is_banked
 from ..learn.parallel import team
 from ..model.backbone import MaskGuidedViT
 from ..model.device import choose_device
+from .counting import count_classes
 from .detect import make_maps, pinned
 from .extract import Extractor
 from .folder import (
@@ -275,23 +274,7 @@ class Discover:
             self.folder.write_text(HISTORY, to_csv(pd.DataFrame(self.model.classifier.history)))
 
     def _count(self, novel: RegionStore, used: npt.NDArray[np.int64], strong: npt.NDArray[np.int64]) -> None:
-        """Estimate the number of classes from the regions that may be defects, on frozen features."""
-        weights = self.config.features.weights()
-        space = FeatureSpace(weights).fit(
-            {name: novel.parts[name][used] for name in weights}, center=self.config.features.center
-        )
-        parts = {name: novel.parts[name][strong] for name in weights}
-        near = {name: weight for name, weight in weights.items() if name in CROP_PARTS}
-        far = {name: weight for name, weight in weights.items() if name not in CROP_PARTS}
-        kinds = [FeatureSpace(some, space.means).transform(parts) for some in (near, far) if some]
-        with self.progress.task("Number of classes", n_steps(len(kinds))) as advance:
-            found = estimate_count(
-                space.transform(parts),
-                self.config.most_classes,
-                kinds=kinds,
-                seed=self.config.random_state,
-                on_step=advance,
-            )
+        found = count_classes(novel.parts, used, strong, self.config, self.progress)
         normal = int(self.config.has_normal and not (self.model.learns_normal and len(used) == len(strong)))
         self.model.set_count(max(found.count + normal, 1 + self.config.has_normal))
         self.folder.write_json(COUNT, {**found.to_json_dict(), "normal": normal})
