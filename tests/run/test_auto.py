@@ -11,7 +11,7 @@ import pytest
 
 from anomalyncd import AnomalyNCD
 from anomalyncd.assign import count as assign_count
-from anomalyncd.run import discover as module
+from anomalyncd.run import counting as module
 from anomalyncd.run.model import DiscoveryModel
 from anomalyncd.run.relearn import relearn
 from anomalyncd.run.tables import read_csv
