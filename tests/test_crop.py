@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from anomalyncd import crop
 from anomalyncd.crop import CropRule, Region, crop_square, cut, cut_map, find_regions, merge_boxes, whole_region
 from anomalyncd.errors import DataError, SettingsError
 
@@ -111,6 +112,22 @@ def test_merging_goes_on_with_the_merged_box() -> None:
     boxes = np.array([[0, 0, 50, 4], [0, 6, 4, 50], [30, 30, 34, 34], [80, 80, 84, 84]])
     assert merge_boxes(boxes, 3).tolist() == [0, 0, 0, 1]
     assert merge_boxes(boxes, 2).tolist() == [0, 1, 2, 3]  # a gap of two is not nearer than two
+
+
+@pytest.mark.parametrize("distance", [3, 10, 40])
+def test_many_boxes_are_merged_as_few_are(monkeypatch, distance):
+    corners = np.random.default_rng(distance).integers(0, 1500, (1200, 2))
+    boxes = np.concatenate([corners, corners + np.random.default_rng(0).integers(1, 30, (1200, 2))], axis=1)
+    quick = merge_boxes(boxes, distance)
+    monkeypatch.setattr(crop, "MANY_BOXES", len(boxes))
+    slow = merge_boxes(boxes, distance)
+    assert len({*zip(quick.tolist(), slow.tolist(), strict=True)}) == quick.max() + 1 == slow.max() + 1
+
+
+def test_a_map_of_noise_takes_seconds_not_hours():
+    mask = np.random.default_rng(0).random((1500, 1500)) < 0.05
+    (region,), _ = find_regions(mask, (1500, 1500))
+    assert region.area == mask.sum()
 
 
 def test_largest_first_then_by_place() -> None:

@@ -145,6 +145,12 @@ class AnomalyNCD:
         """As `predict`, for inputs that were gathered before."""
         return self.predictor(inputs)(inputs, self.progress)
 
+    @property
+    def detector_name(self) -> str | None:
+        """Of the detector that is stored with the run; None where maps or masks were given."""
+        self._check_fitted()
+        return self.model_.config.detect.name
+
     def predictor(self, inputs: Inputs) -> Predictor:
         """What classes such inputs, for callers that take the results a few at a time."""
         self._check_fitted()

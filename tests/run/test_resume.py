@@ -275,10 +275,19 @@ def test_damaged_class_tokens_are_computed_again(line: Path, tmp_path: Path) -> 
     assert content(tmp_path / "run") == before
 
 
-def test_missing_crops_are_named_with_what_to_do(line: Path, tmp_path: Path) -> None:
+def test_missing_pictures_are_made_again(line: Path, tmp_path: Path) -> None:
+    fit(line, tmp_path / "run", kind="masks", **PAPER)
+    before = content(tmp_path / "run")
+    for picture in [*(tmp_path / "run/crops").rglob("*_mask.png"), *(tmp_path / "run/masks").rglob("*.png")]:
+        picture.unlink()
+    fit(line, tmp_path / "run", kind="masks", **PAPER)
+    assert content(tmp_path / "run") == before
+
+
+def test_damaged_crops_are_named_with_what_to_do(line: Path, tmp_path: Path) -> None:
     fit(line, tmp_path / "run", kind="masks", **PAPER)
     for crop in (tmp_path / "run/crops").rglob("*_mask.png"):
-        crop.unlink()
+        crop.write_bytes(b"")
     settings = {**PAPER, "random_state": 1}
     with pytest.raises(RunError, match=r"a crop of this run is missing.*Remove .*tokens"):
         fit(line, tmp_path / "run", kind="masks", **settings)

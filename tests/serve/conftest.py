@@ -20,6 +20,8 @@ from anomalyncd.run.model import read_names
 from anomalyncd.run.relearn import Move, read_corrections
 from anomalyncd.run.tables import read_csv, to_csv
 from anomalyncd.serve.review import make_app
+from run.loop_scenes import GOOD, TINY, fit, write_scenes
+from run.loop_scenes import KINDS as SCENES
 
 KINDS = 3
 EACH = 6
@@ -48,6 +50,19 @@ def fitted_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = AnomalyNCD(KINDS + 1, backbone="tiny", features={"views": 2}, learn={"epochs": 3})
     model.fit(images, masks=masks, run=folder / "run")
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs for the service, by what must come with each image, and under "scenes" the pictures that they were made from."""
+    folder = tmp_path_factory.mktemp("served")
+    scenes, normal = write_scenes(folder / "scenes", SCENES, 0), write_scenes(folder / "normal", [GOOD] * 6, 5)
+    for given in ("map", "mask"):
+        fit(scenes, folder / given, f"{given}s")
+    small = {"settings": {"size": 64, "map_size": 64, "bank_size": 200}}
+    model = AnomalyNCD(4, **TINY, detect=small)
+    model.fit(scenes / "images", detector="patchcore", normal=normal / "images", run=folder / "image")
+    return {name: folder / name for name in ("map", "mask", "image", "scenes")}
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import warnings
 import typer
 
 from ..errors import AnomalyNCDError
-from . import bench, export, report, review, update
+from . import bench, export, report, review, serve, update
 from .commands import app
 
-__all__ = ["app", "export", "main", "report", "review", "update"]
+__all__ = ["app", "export", "main", "report", "review", "serve", "update"]
 
 app.add_typer(bench.app, name="bench")
 

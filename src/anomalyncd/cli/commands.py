@@ -46,6 +46,7 @@ def discover(
 ) -> None:
     """Find defect classes in IMAGES and write a run folder."""
     from ..config import make_config, merge_layers
+    from ..data.lists import is_table
     from ..estimator import AnomalyNCD
     from ..run.inputs import load_inputs
 
@@ -62,7 +63,7 @@ def discover(
     )  # fmt: skip
     given["n_classes"] = opt.n_classes(given.get("n_classes"))
     detector = detector or make_config(given).detect.name
-    if detector is None and not given_maps and (normal or images.suffix.lower() != ".csv"):
+    if detector is None and not given_maps and (normal or not is_table(images)):
         detector = "musc" if normal is None else "patchcore"
     progress = opt.make_progress(quiet)
     model = AnomalyNCD.from_config(make_config(given, opt.detector_layer(detector, tile)), progress=progress)
@@ -128,7 +129,10 @@ def detect(
 
 @app.command()
 def predict(
-    run: opt.Run,
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Run folder of `discover`, or a folder of `export --format onnx|openvino`."),
+    ],
     images: opt.Images,
     out: Annotated[
         Path,
@@ -137,6 +141,9 @@ def predict(
     maps: opt.Maps = None,
     masks: opt.Masks = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="float32 or bfloat16; auto is bfloat16 on a GPU that has it, else float32.")
+    ] = "auto",
     engine: Annotated[str, typer.Option(help="local (one process) or ray (many, here or on a cluster).")] = "local",
     workers: Annotated[
         int | None, typer.Option(min=1, help="With ray: processes, one for each CPU by default.")
@@ -145,9 +152,9 @@ def predict(
     quiet: opt.Quiet = False,
 ) -> None:
     """Class new IMAGES with the model of a run."""
-    from ..estimator import AnomalyNCD
     from ..run.inputs import load_inputs
     from ..run.tables import TableWriter, check_table
+    from .fitted import load_fitted
 
     opt.not_both(maps, masks)
     if engine not in ("local", "ray"):
@@ -157,9 +164,8 @@ def predict(
             raise SettingsError("--workers and --address go with --engine ray.")
         check_table(out)
     progress = opt.make_progress(quiet)
-    model = AnomalyNCD.load(run, device=device, progress=progress)
-    detector = model.model_.config.detect.name
-    bare = maps is None and masks is None and detector is not None
+    model = load_fitted(run, device, precision, progress, exported=engine == "local")
+    bare = maps is None and masks is None and model.detector_name is not None
     inputs = load_inputs(images, maps=maps, masks=masks, detected=bare)
     for note in inputs.notes:
         progress.warn(note)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import SettingsError
 from . import options as opt
 from .commands import app
 from .show import counted, quoted
 
 if TYPE_CHECKING:
     from ..export import Exported
+    from ..progress import Silent
 
 MOST_NAMES = 5  # of missing files that are printed; export.json lists them all
 
@@ -20,19 +22,32 @@ MOST_NAMES = 5  # of missing files that are printed; export.json lists them all
 @app.command("export")
 def export(
     run: opt.Run,
-    format: Annotated[str, typer.Option("--format", help="csv, coco, labelstudio, fiftyone or folders.")],
+    format: Annotated[
+        str, typer.Option("--format", help="csv, coco, labelstudio, fiftyone, folders, onnx or openvino.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder to write, RUN/export/FORMAT by default.")] = None,
     root: Annotated[
         Path | None, typer.Option(help="labelstudio: folder that it serves; above the images' folder by default.")
     ] = None,
     link: Annotated[bool, typer.Option("--link", help="folders: link images instead of copying them.")] = False,
+    int8: Annotated[bool, typer.Option("--int8", help="openvino: 8-bit numbers, smaller and faster.")] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="IMAGES", help="int8: images to take ranges from; the run's by default.")
+    ] = None,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Write the results of RUN in the format of another tool."""
-    from ..export import MARKER, check_format, export_run
+    """Write the results of RUN in the format of another tool, or its model for machines without torch."""
+    from ..export import MARKER, NETWORKS, check_format, export_run
 
     check_format(format)
     progress = opt.make_progress(quiet)
+    if format in NETWORKS:
+        if root is not None or link:
+            raise SettingsError(f"--root and --link are about images, so they do not go with --format {format}.")
+        _export_networks(run, format, out, int8, calibration, progress)
+        return
+    if int8 or calibration is not None:
+        raise SettingsError(f"--int8 and --calibration are about networks, so they do not go with --format {format}.")
     found = export_run(run, format, out, root=root, link=link, progress=progress)
     typer.echo(f"{counted(found.n_images, 'image')}, {counted(found.n_regions, 'region')}: {found.folder}")
     left_out = ", left out" if format == "folders" else ""
@@ -44,6 +59,24 @@ def export(
             shown = ", ".join(names[:MOST_NAMES]) + (", …" if len(names) > MOST_NAMES else "")
             progress.warn(f"{counted(len(names), 'image')} ({why}): {shown}. All are in {found.folder / MARKER}")
     typer.echo(f"Next: {_next(format, found)}")
+
+
+def _export_networks(
+    run: Path, format: str, out: Path | None, int8: bool, calibration: Path | None, progress: Silent
+) -> None:
+    from ..export.networks import export_networks
+
+    found = export_networks(run, format, out, int8=int8, calibration=calibration, progress=progress)
+    if found.detector and not found.has_detector:
+        progress.warn(f"{found.detector} is not exported: the runtime must be given maps that it made of new images.")
+    if found.as_float:
+        progress.warn(
+            f"{' and '.join(found.as_float)}: no images or crops to take the ranges of int8 from, so this stays float32. "
+            "Give some with --calibration."
+        )
+    typer.echo(f"{found.n_bytes / 1e6:.1f} MB: {found.folder}")
+    given = "" if found.has_detector else " --maps MAPS" if found.detector else " --maps MAPS (or --masks MASKS)"
+    typer.echo(f"Next: anomalyncd predict {quoted(found.folder)} NEW_IMAGES{given} --out new.csv   (needs no torch)")
 
 
 def _next(format: str, found: Exported) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import RunError
 from . import options as opt
 from .commands import app
 from .show import quoted
@@ -23,7 +24,12 @@ def report(
     """Write report.html into a run folder: one file that needs no network."""
     from ..report.html import write_report
 
-    path = write_report(run, opt.make_progress(quiet), attention=not no_attention)
+    try:
+        path = write_report(run, opt.make_progress(quiet), attention=not no_attention)
+    except OSError as error:
+        raise RunError(
+            f"{run}: cannot write the report ({error.strerror or error}). Make room or mend the permission."
+        ) from error
     typer.echo(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     if browse:
         typer.launch(path.absolute().as_uri())

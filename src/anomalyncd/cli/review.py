@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 import sys
 import threading
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..errors import SettingsError
 from . import options as opt
 from .commands import app
+from .listening import check_installed, checked_token, listen, shown
 from .show import counted, quoted
-
-SHORTEST_TOKEN = 8
 
 
 @app.command()
@@ -36,26 +31,16 @@ def review(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
 ) -> None:
     """Name, merge, split and correct the classes of RUN on a page in the browser."""
-    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
-        raise SettingsError(f"`review` needs {missing[0]}: pip install 'anomalyncd[serve]'.")
+    check_installed("review")
     import uvicorn
 
-    from ..serve.guard import is_loopback
     from ..serve.review import make_app
 
-    if token == "auto":
-        token = secrets.token_urlsafe(24)
-    if token is None and not is_loopback(host):
-        raise SettingsError(
-            f"--host {host} can be reached from other machines, so it needs a token: add --token auto, or --token with "
-            f"at least {SHORTEST_TOKEN} characters of your own."
-        )
-    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
-        raise SettingsError(f"--token must have at least {SHORTEST_TOKEN} plain characters.")
-    with _listen(host, port) as listener:
+    token = checked_token(token, host)
+    with listen(host, port) as listener:
         web = make_app(run, token)
         try:
-            address = f"http://{_shown(host)}:{listener.getsockname()[1]}/" + (
+            address = f"http://{shown(host)}:{listener.getsockname()[1]}/" + (
                 f"?token={_quote(token)}" if token else ""
             )
             typer.echo(f"Review {quoted(run)} at {address}\nEvery action is stored at once. Ctrl-C ends it.")
@@ -84,36 +69,6 @@ def _inputs(run: Path) -> str:
     if model.config.detect.name:
         return ""
     return "--masks MASKS " if model.binarizer is None else "--maps MAPS "
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens already: the browser may come before the server is up."""
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError) as error:
-        raise SettingsError(f"--host {host}: expected an address of this machine ({error}).") from error
-    listener = socket.socket(family, kind, protocol)
-    try:
-        if sys.platform != "win32":  # there it would let two processes share the port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise SettingsError(
-            f"cannot listen on {host}, port {port} ({error.strerror or error}). Choose another with --port, as --port "
-            f"{port + 1 if 0 < port < 65535 else 0}, or --port 0 for any that is free."
-        ) from error
-    return listener
-
-
-def _shown(host: str) -> str:
-    """An address for a browser: the wildcard means every address of this machine."""
-    if host in ("0.0.0.0", "::", ""):
-        return socket.gethostname()
-    return f"[{host}]" if ":" in host else host
 
 
 def _quote(token: str) -> str:

@@ -76,6 +76,8 @@ def show_detection(found: DetectionRun, images: Path, out: Path, excluded: list[
     """Metrics where there are any, what was skipped, and how to go on."""
     from rich.table import Table
 
+    from ..data.lists import is_table
+
     metrics = found.metrics
     if metrics is not None:
         columns = {"image AUROC": metrics.image_auroc}
@@ -94,7 +96,7 @@ def show_detection(found: DetectionRun, images: Path, out: Path, excluded: list[
     typer.echo("".join(f"  skipped {name}\n" for name in found.skipped), nl=False)
     typer.echo(f"Maps: {found.maps}, image scores: {out / 'scores.csv'}")
     without = "".join(f" --exclude {shlex.quote(name)}" for name in excluded)
-    if images.suffix.lower() == ".csv" and has_masks:  # its masks would outvote the maps
+    if is_table(images) and has_masks:  # its masks would outvote the maps
         going_on = f"--config {quoted(out / 'config.yaml')}{without} --out {quoted(out)}"
     else:
         going_on = f"--maps {quoted(found.maps)}{without} --out RUN"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..run.folder import IMAGES_TABLE, REPORT
 from . import options as opt
 from .commands import app
 from .show import counted, draw, quoted, show_counts
@@ -50,9 +52,15 @@ def update(
         typer.echo(f"Moved: {counted(count, 'region')} from {was} to {now}")
     if found.unknown:
         typer.echo(f"Unknown still: {counted(found.unknown, 'region')}, too few alike to be a class")
-    if not found.n_images:
+    if not found.n_images and _is_drawn(run):
         return
     typer.echo("\nThe run now holds:")
     show_counts(model.images_["class_name"])
     draw(run, (), progress)
     typer.echo(f"Next: anomalyncd review {quoted(run)}   (look at what is new, and name it)")
+
+
+def _is_drawn(run: Path) -> bool:
+    """Whether the pictures are of the tables: a call that was killed in between leaves those of before."""
+    tables, last = run / IMAGES_TABLE, run / REPORT
+    return last.exists() and last.stat().st_mtime_ns >= tables.stat().st_mtime_ns

@@ -36,6 +36,7 @@ _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _ORIENTATION_TAG = 274
 _FLOAT_TOLERANCE = 1e-4  # arithmetic on 0..1 images overshoots by a little
 _MAX_SCANNED = 2_000_000_000  # pixels times scans of a progressive JPEG, each of which goes over all of them
+_WEBP_BYTES = 12  # that its decoder takes for a pixel
 _STRIP = 4_000_000  # pixels that are converted at once
 _pillow_globals = threading.Lock()
 
@@ -174,9 +175,8 @@ def _decode_with_pillow(data: bytes, palette_indices: bool, max_pixels: int | No
     with _quiet_pillow():
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
     with image:
-        deep = _is_deep_colour_png(data)
-        _check_size(*image.size, max_pixels, n_bytes=8 if deep else 4)
-        file_format = str(image.format)
+        deep, file_format = _is_deep_colour_png(data), str(image.format)
+        _check_size(*image.size, max_pixels, n_bytes=8 if deep else _WEBP_BYTES if file_format == "WEBP" else 4)
         n_scans = data.count(b"\xff\xda") if file_format in ("JPEG", "MPO") else 0
         if n_scans * image.width * image.height > _MAX_SCANNED:
             raise ValueError(f"it has {n_scans} scans")

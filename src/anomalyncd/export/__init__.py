@@ -17,9 +17,9 @@ from .source import Image, Results
 from .target import MARKER, check_outside, whole_folder, write_json
 
 FORMATS = ("csv", "coco", "labelstudio", "fiftyone", "folders")
-LATER = ("onnx", "openvino")  # named in the plan of this package, so somebody may try them
+NETWORKS = ("onnx", "openvino")  # not results but the model, see `networks.export_networks`
 
-__all__ = ["FORMATS", "MARKER", "Exported", "check_format", "export_run"]
+__all__ = ["FORMATS", "MARKER", "NETWORKS", "Exported", "check_format", "export_run"]
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,8 @@ class Exported:
 
 def check_format(format: str) -> None:
     """Fail with the list of formats."""
-    if format in LATER:
-        raise SettingsError(f"--format {format}: is not built yet. There are {', '.join(FORMATS)}.")
-    if format not in FORMATS:
-        raise SettingsError(f"--format {format}: expected one of {', '.join(FORMATS)}.")
+    if format not in (*FORMATS, *NETWORKS):
+        raise SettingsError(f"--format {format}: expected one of {', '.join((*FORMATS, *NETWORKS))}.")
 
 
 def export_run(

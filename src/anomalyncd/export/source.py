@@ -109,7 +109,7 @@ class Results:
         findings = tuple(self._finding(r) for r in self._regions.get(name, ()) if int(r["label"]) != NORMAL)
         return Image(
             number, name, self.stored.file(name), height, width, label, self.classes[label],
-            _number(row["probability"]) or 0.0, findings,
+            _number(row.get("probability")) or 0.0, findings,
         )  # fmt: skip
 
     def _finding(self, row: Mapping[Any, Any]) -> Finding:

@@ -13,9 +13,10 @@ from typing import IO, Any
 from .. import __version__
 from ..errors import RunError, SettingsError
 from ..run.folder import PARTIAL
+from ..runtime.folder import MARKER
 from .source import Image
 
-MARKER = "export.json"  # in every export: what it is, and which files belong to it
+__all__ = ["MARKER", "check_outside", "whole_folder", "write_json"]
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class RegionStore:
         shards: list[Extracted] = []
         extractor = None
         for number, start in enumerate(range(0, len(items), SHARD)):
-            shard = self._read(number)
+            shard = self._read(number, with_pictures=True)
             if shard is None or any(record.error and is_readable(items[record.index]) for record in shard.images):
                 extractor = extractor or make_extractor()
                 shard = extractor(items[start : start + SHARD], first_index=start)
@@ -96,14 +96,20 @@ class RegionStore:
         self.parts = {name: np.concatenate([s.parts[name] for s in shards if name in s.parts]) for name in names}
         return self
 
-    def _read(self, number: int) -> Extracted | None:
-        """A stored shard without its pictures; None where it is missing or damaged."""
+    def _read(self, number: int, *, with_pictures: bool = False) -> Extracted | None:
+        """A stored shard without its pictures; None where it is missing or damaged, or these are wanted and gone."""
         try:
             parts, notes = unseal(self.run.path / self._shard(number))
             parts.pop("none", None)
             records = json.loads(notes["records"])
             images = [ImageRecord(**row) for row in records["images"]]
-            return Extracted(images, [_region(row) for row in records["regions"]], parts=parts)
+            found = Extracted(images, [_region(row) for row in records["regions"]], parts=parts)
+            masked = set(records.get("masks", ()))
+            names = [self.mask_name(record) for record in images if record.index in masked]
+            names += [
+                name for region in found.regions for name in (self.crop_name(region), self.crop_mask_name(region))
+            ]
+            return None if with_pictures and not all((self.run.path / name).is_file() for name in names) else found
         except Exception:  # the library has its own error type for each kind of damage
             return None
 
@@ -122,18 +128,25 @@ class RegionStore:
         """Where a region's crop lies inside the run folder."""
         return f"{self.crops}/{file_stem(region.index, region.image)}_{region.region}.png"
 
+    def crop_mask_name(self, region: RegionRecord) -> str:
+        """The same for the crop's mask."""
+        return self.crop_name(region).removesuffix(".png") + "_mask.png"
+
+    def mask_name(self, record: ImageRecord) -> str:
+        """Where an image's mask lies inside the run folder."""
+        return f"{self.masks}/{file_stem(record.index, record.id)}.png"
+
     def _shard(self, number: int) -> str:
         return f"{self.tokens}/{number:05d}.safetensors"
 
     def _write_pictures(self, found: Extracted) -> None:
-        names = {record.index: record.id for record in found.images}
+        records = {record.index: record for record in found.images}
         for index, mask in found.masks.items():
-            self._write_png(f"{self.masks}/{file_stem(index, names[index])}.png", mask.astype(np.uint8) * 255)
+            self._write_png(self.mask_name(records[index]), mask.astype(np.uint8) * 255)
         crops, masks = (found.batch.crops, found.batch.masks) if found.batch else ((), ())
         for region, crop, mask in zip(found.regions, crops, masks, strict=True):
-            name = self.crop_name(region)
-            self._write_png(name, crop[..., ::-1])
-            self._write_png(name.removesuffix(".png") + "_mask.png", mask.astype(np.uint8) * 255)
+            self._write_png(self.crop_name(region), crop[..., ::-1])
+            self._write_png(self.crop_mask_name(region), mask.astype(np.uint8) * 255)
 
     def _write_png(self, name: str, picture: npt.NDArray[Any]) -> None:
         path = self.run.path / name
@@ -165,7 +178,10 @@ def file_stem(index: int, image: str) -> str:
 
 
 def _pack(found: Extracted) -> bytes:
-    records = {"images": [asdict(r) for r in found.images], "regions": [asdict(r) for r in found.regions]}
+    records = {
+        "images": [asdict(r) for r in found.images], "regions": [asdict(r) for r in found.regions],
+        "masks": sorted(found.masks),
+    }  # fmt: skip
     tensors: dict[str, Any] = dict(found.parts) or {"none": np.zeros(1, np.float16)}
     return seal(tensors, {"records": json.dumps(records)})
 

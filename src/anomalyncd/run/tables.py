@@ -162,6 +162,9 @@ def check_table(path: Path) -> None:
         raise RunError(f"{path}: expected a file to write, but this is a folder.")
 
 
+GROUP = 10_000  # rows that are written at once
+
+
 class TableWriter:
     """A .csv or .parquet file that is written piece by piece, and is there whole or not at all.
 
@@ -181,6 +184,7 @@ class TableWriter:
         self.path, self.partial = path, path.with_name(path.name + PARTIAL)
         self._empty: pd.DataFrame | None = None  # what to write where no piece has a row
         self._file: Any = None
+        self._waiting: list[pd.DataFrame] = []  # pieces of the next group of rows
 
     def __enter__(self) -> TableWriter:
         return self
@@ -188,14 +192,18 @@ class TableWriter:
     def add(self, table: pd.DataFrame) -> None:
         """Put rows behind those that are there; a piece without rows knows no types, so it waits for one that has some."""
         if len(table):
-            self._write(table)
+            self._waiting.append(table)
+            if sum(map(len, self._waiting)) >= GROUP:
+                self._flush()
         elif self._empty is None:
             self._empty = table
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            if kind is None and self._file is None and self._empty is not None:
-                self._write(self._empty)
+            if kind is None and self._file is None and not self._waiting and self._empty is not None:
+                self._waiting.append(self._empty)
+            if kind is None:
+                self._flush()
             if self._file is not None:
                 self._close()
             if kind is None:
@@ -209,16 +217,22 @@ class TableWriter:
         with self._told():
             self._file.close()
 
-    def _write(self, table: pd.DataFrame) -> None:
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        table, self._waiting = pd.concat(self._waiting, ignore_index=True), []
         with self._told():
             if self.path.suffix.lower() == ".csv":
-                if self._file is None:
-                    self.path.parent.mkdir(parents=True, exist_ok=True)
-                    self._file = self.partial.open("wb")
-                    self._file.write(to_csv(table.head(0)).encode("utf-8"))
-                self._file.write(table.to_csv(index=False, header=False, lineterminator="\n").encode("utf-8"))
-                return
-            self._write_parquet(table)
+                self._write_csv(table)
+            else:
+                self._write_parquet(table)
+
+    def _write_csv(self, table: pd.DataFrame) -> None:
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.partial.open("wb")
+            self._file.write(to_csv(table.head(0)).encode("utf-8"))
+        self._file.write(table.to_csv(index=False, header=False, lineterminator="\n").encode("utf-8"))
 
     def _write_parquet(self, table: pd.DataFrame) -> None:
         import pyarrow as pa
@@ -292,4 +306,7 @@ def read_results(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
             f"{run}: expected a finished run with {IMAGES_TABLE}, none found. Make or finish one with `anomalyncd discover`."
         )
     RunFolder(run).recover()
-    return read_csv(run / IMAGES_TABLE), read_csv(run / MANIFEST)
+    images, files = read_csv(run / IMAGES_TABLE), read_csv(run / MANIFEST)
+    if unlisted := sorted(set(images["image"]) - set(files["image"])):
+        raise RunError(f"{run / MANIFEST}: expected a row for every image of {IMAGES_TABLE}, none for {unlisted[0]}.")
+    return images, files

@@ -59,13 +59,9 @@ class ActionLog:
             # A write-ahead log, put on disk before an action is answered: neither a crash nor a power cut takes it back.
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._open()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:  # even its own words about damage may be damaged
             self._close_quietly()
-            words = " ".join(str(error).split())
-            raise RunError(
-                f"{path}: expected the log of a review, but it cannot be read ({words}). What was applied is in the run's "
-                "tables: move this file (with -wal and -shm) away to begin a new review."
-            ) from error
+            raise unreadable(path, error) from error
         except RunError:
             self._close_quietly()
             raise
@@ -136,6 +132,14 @@ class ActionLog:
     def _close_quietly(self) -> None:
         with suppress(sqlite3.Error, AttributeError):
             self._database.close()
+
+
+def unreadable(path: Path, error: Exception) -> RunError:
+    """What to say of a log that is damaged."""
+    return RunError(
+        f"{path}: expected the log of a review, but it cannot be read ({error}). What was applied is in the run's tables: "
+        "move this file (with -wal and -shm) away to begin a new review."
+    )
 
 
 def _pack(base: Base) -> bytes:

@@ -97,7 +97,7 @@ def signature_of(run: Path) -> tuple[object, ...]:
 def _learn_key(run: Path) -> str:
     try:
         return str(json.loads((run / STAGES).read_text(encoding="utf-8"))["learn"]["key"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Who may talk to the review: nobody but this machine, or whoever has the token. In front of every route."""
+"""Who may come in: nobody but this machine, or whoever has the token. In front of every route of the review."""
 
 from __future__ import annotations
 
@@ -42,40 +42,29 @@ class Guard:
                 await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-
-        async def send_safely(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                out = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    out[name] = value
-                out.setdefault("Cache-Control", "no-store")
-            await send(message)
-
-        refusal = self._refuse(scope, headers)
-        if refusal is None and scope["method"] not in SAFE_METHODS:
+        send_safely = with_security_headers(send)
+        refused = self._refuse(scope, headers)
+        if refused is None and scope["method"] not in SAFE_METHODS:
             body = await _read_body(headers, receive)
             if body is None:
-                refusal = _error(413, f"A request must be no larger than {MOST_BYTES} bytes.")
+                refused = refusal(413, f"A request must be no larger than {MOST_BYTES} bytes.")
             else:
                 receive = _replayed(body, receive)
-        await (self.app if refusal is None else refusal)(scope, receive, send_safely)
+        await (self.app if refused is None else refused)(scope, receive, send_safely)
 
     def _refuse(self, scope: Scope, headers: Headers) -> Response | None:
         """The answer to a request that must not get through."""
         if self.token is None:
-            if not is_loopback(_host(headers.get("host", ""))):
-                return _error(403, "This review answers to localhost only.")
-        elif (refusal := self._check_token(scope, headers)) is not None:
-            return refusal
+            if not names_this_machine(headers):
+                return refusal(403, "This review answers to localhost only.")
+        elif (refused := self._check_token(scope, headers)) is not None:
+            return refused
         if scope["method"] in SAFE_METHODS:
             return None
-        origin = headers.get("origin")
-        if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
-            return _error(403, "Requests from other sites are refused.")
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return _error(403, "Requests from other sites are refused.")
+        if comes_from_elsewhere(headers):
+            return refusal(403, "Requests from other sites are refused.")
         if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            return _error(415, "A request must be JSON (Content-Type: application/json).")
+            return refusal(415, "A request must be JSON (Content-Type: application/json).")
         return None
 
     def _check_token(self, scope: Scope, headers: Headers) -> Response | None:
@@ -86,14 +75,46 @@ class Guard:
             answer = RedirectResponse("/", status_code=303)  # so that the token leaves the address bar
             answer.set_cookie(cookie, _derived(self.token), httponly=True, samesite="lax", path="/")
             return answer
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _same(bearer.strip(), self.token):
+        if has_token(headers, self.token):
             return None
         if _same(_cookie(headers.get("cookie", ""), cookie), _derived(self.token)):
             return None
-        refusal = _error(401, "A token is needed: open the address that `anomalyncd review` printed.")
-        refusal.headers["WWW-Authenticate"] = "Bearer"
-        return refusal
+        refused = refusal(401, "A token is needed: open the address that `anomalyncd review` printed.")
+        refused.headers["WWW-Authenticate"] = "Bearer"
+        return refused
+
+
+def with_security_headers(send: Send) -> Send:
+    """`send` for answers that a browser must not run, guess at, keep or hand to other sites."""
+
+    async def send_safely(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            out = MutableHeaders(scope=message)
+            for name, value in SECURITY_HEADERS.items():
+                out[name] = value
+            out.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return send_safely
+
+
+def names_this_machine(headers: Headers) -> bool:
+    """Whether the address that a client asked for can only mean this machine."""
+    return is_loopback(_host(headers.get("host", "")))
+
+
+def comes_from_elsewhere(headers: Headers) -> bool:
+    """Whether a browser sent this for a page of another site."""
+    origin = headers.get("origin")
+    if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
+        return True
+    return headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+
+
+def has_token(headers: Headers, token: str) -> bool:
+    """Whether a request brings the token as `Authorization: Bearer …`."""
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and _same(bearer.strip(), token)
 
 
 def is_loopback(host: str) -> bool:
@@ -136,7 +157,8 @@ def _cookie(header: str, name: str) -> str:
     return found.value if found else ""
 
 
-def _error(status: int, words: str) -> Response:
+def refusal(status: int, words: str) -> Response:
+    """An error in words."""
     return JSONResponse({"detail": words}, status_code=status)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
-from ..errors import RunError
-from .actions import LOG_FILE, ActionLog
+from ..errors import AnomalyNCDError, RunError
+from .actions import LOG_FILE, ActionLog, unreadable
 from .base import NORMAL, Base, signature_of
 from .requests import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
 from .split import split_regions
@@ -59,8 +59,15 @@ class Session:
         self.applying: Row | None = None
         self.applied: Row | None = None
         self.state = State.start(base)
-        self._replay(base)
-        self._recover()
+        try:
+            self._replay(base)
+            self._recover()
+        except AnomalyNCDError:
+            self.close()
+            raise
+        except Exception as error:  # SQLite notices damage to its own pages, not to what is written in them
+            self.close()
+            raise unreadable(run / LOG_FILE, error) from error
 
     def close(self) -> None:
         with self.lock:

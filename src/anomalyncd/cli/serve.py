@@ -1,0 +1,102 @@
+"""`anomalyncd serve`: classes of images over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .commands import app
+from .listening import check_installed, checked_token, listen, shown
+from .show import quoted
+
+if TYPE_CHECKING:
+    from ..run.predict import Predictor
+
+MB = 1_000_000
+
+
+@app.command()
+def serve(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Run folder of `discover`, or a folder of `export --format onnx|openvino`."),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8766,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="ANOMALYNCD_TOKEN", help="Who has it may ask; `auto` makes one.", show_envvar=True),
+    ] = None,
+    max_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in MB.")] = 32,
+    max_images: Annotated[int, typer.Option(min=1, help="Most images in a request.")] = 32,
+    max_megapixels: Annotated[float, typer.Option(min=0.001, help="Largest image, in millions of pixels.")] = 64,
+    read_timeout: Annotated[float, typer.Option(min=0.01, help="Seconds until a request must have come whole.")] = 20,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds from then until its answer.")] = 60,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait, of all requests.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Images that the network sees at once.")] = 16,
+    batch_wait: Annotated[float, typer.Option(min=0, help="Milliseconds that a batch waits for more.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that decode and prepare images.")] = 4,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+) -> None:
+    """Class images with RUN over HTTP."""
+    check_installed("serve")
+    from ..serve.api.app import make_api, needs_of
+    from ..serve.api.limits import Limits
+    from ..serve.api.server import Server
+
+    made, token = token == "auto", checked_token(token, host)
+    n_bytes, pixels = int(max_mb * MB), int(max_megapixels * MB)
+    limits = Limits(
+        n_bytes=n_bytes, held_bytes=max(8 * n_bytes, 256 * MB), images=max_images, pixels=pixels,
+        map_pixels=min(pixels, Limits.map_pixels), read_seconds=read_timeout, seconds=timeout, queue=queue, batch=batch,
+        wait_seconds=batch_wait / 1000, threads=threads,
+    )  # fmt: skip
+    with listen(host, port) as listener:
+        predictor, counts = load(run, device)
+        needs = needs_of(predictor)
+        web = make_api(predictor, counts=counts, token=token, limits=limits)
+        address = f"http://{shown(host)}:{listener.getsockname()[1]}"
+        beside = "" if needs == "image" else f" -F {needs}=@{needs.upper()}"
+        shown_token = token if made else "TOKEN"  # one of the user's own is not for the screen
+        allowed = f" -H 'Authorization: Bearer {shown_token}'" if token else ""
+        typer.echo(f"Serving {quoted(run)} at {address}   (Ctrl-C ends it after what was accepted is answered)")
+        typer.echo(f"Next: curl {address}/v1/predict{allowed} -F image=@IMAGE{beside}")
+        Server(web).run_on(listener)
+    typer.echo("\nEverything accepted was answered.\nNext: anomalyncd update RUN NEW_IMAGES   (where much was unknown)")
+
+
+def load(run: Path, device: str) -> tuple[Predictor, dict[int, int] | None]:
+    """A run, or its export, ready to work, and how many of its images each class has, where that is known."""
+    from ..run.inputs import Inputs
+    from ..runtime import is_exported
+    from ..serve.api.warm import warm_up
+
+    counts = None
+    if is_exported(run):
+        predictor = _exported(run)
+    else:
+        from ..estimator import AnomalyNCD
+
+        model = AnomalyNCD.load(run, device=device)
+        predictor, labels = model.predictor(Inputs([])), model.labels_.tolist()
+        counts = {label: labels.count(label) for label in set(labels)}
+    warm_up(predictor)
+    return predictor, counts
+
+
+def _exported(folder: Path) -> Predictor:
+    import numpy as np
+
+    from ..run.inputs import Inputs
+    from ..run.records import Item
+    from ..runtime import Runtime
+
+    runtime = Runtime(folder)
+    if runtime.detector_name and not runtime.makes_maps:  # its detector was not exported, so clients must send its maps
+        nothing = np.zeros((1, 1), np.float32)
+        return runtime.predictor(Inputs([Item("", nothing, map=nothing)]))
+    return runtime.predictor(Inputs([]))

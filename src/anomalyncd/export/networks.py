@@ -1,0 +1,191 @@
+"""A run's networks, and all else that classing new images takes, in a folder for `anomalyncd.runtime`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..detect import DETECTORS
+from ..detect.tokens import FILE, TokenDetector
+from ..errors import DataError, SettingsError
+from ..progress import Silent
+from ..run.detect import DETECTOR, detect_again
+from ..run.folder import CLASS_NAMES, MODEL_FILE
+from ..run.model import DiscoveryModel, make_encoder
+from ..runtime.folder import DETECTOR_FILE, DetectorInfo, ExportInfo, NetworkInfo
+from .onnx import trained_grid, write_grid, write_guided, write_patches
+from .openvino import Calibration, Sample, convert
+from .source import Results
+from .target import check_outside, whole_folder
+
+COPIED = (MODEL_FILE, CLASS_NAMES, "config.yaml")
+
+
+@dataclass(frozen=True)
+class ExportedNetworks:
+    """What was written.
+
+    n_bytes : of all files
+    detector : name of the run's detector, None where maps or masks were given; has_detector : whether it is in the export
+    as_float : graphs that int8 was asked for and that stayed float32, because there was nothing to calibrate them with
+    """
+
+    folder: Path
+    n_bytes: int
+    detector: str | None
+    has_detector: bool
+    as_float: list[str]
+
+
+def export_networks(
+    run: Path,
+    format: str,
+    out: Path | None = None,
+    *,
+    int8: bool = False,
+    calibration: Path | None = None,
+    progress: Silent | None = None,
+) -> ExportedNetworks:
+    """Write what `anomalyncd.runtime.Runtime` needs to class new images as the run does, whole or not at all.
+
+    Parameters
+    ----------
+    format : `onnx` or `openvino`
+    out : folder to write, `export/<format>` in the run folder by default, with `-int8` behind where it is so
+    int8 : for `openvino`: quantise what describes the regions, with ranges from the run's own crops and images; the
+        detector stays float32
+    calibration : folder of images to take the ranges from instead of the run's own images
+    """
+    _check(format, int8, calibration)
+    out = out or run / "export" / (format + ("-int8" if int8 else ""))
+    check_outside(out, run, Results(run).images)
+    networks = RunNetworks(run, progress or Silent())
+    samples = Calibration(run, networks.model.config, calibration) if int8 else None
+    ending = ".onnx" if format == "onnx" else ".xml"
+    notes: dict[str, Any] = {}
+    as_float = []
+    with whole_folder(out, format, notes) as folder, tempfile.TemporaryDirectory(prefix="anomalyncd-") as workspace:
+        for path in [run / name for name in COPIED if (run / name).exists()]:
+            shutil.copyfile(path, folder / path.name)
+        if networks.detector is not None:
+            shutil.copyfile(run / DETECTOR / FILE, folder / DETECTOR_FILE)
+        with (progress or Silent()).task("Graphs", len(networks.writers)) as advance:
+            for name, write in networks.writers.items():
+                onnx = (folder if format == "onnx" else Path(workspace)) / f"{name}.onnx"
+                write(onnx)
+                if format == "openvino":
+                    found = networks.samples(name, samples) if samples else []
+                    as_float += [name] if samples and not found and name != "detector" else []
+                    convert(onnx, folder / f"{name}.xml", found)
+                advance()
+        packages = ("torch", "timm", "onnx", *(("openvino",) if format == "openvino" else ()))
+        info = ExportInfo(
+            format, "int8" if int8 else "float32", networks.network,
+            {name: name + ending for name in networks.writers}, networks.detector_info,
+        )  # fmt: skip
+        notes |= {
+            "run": run.resolve().name, "made_with": {name: version(name) for name in packages},
+            "inputs_and_outputs": {name + ending: networks.describe(name) for name in networks.writers},
+            **info.notes(folder),
+        }  # fmt: skip
+    n_bytes = sum(path.stat().st_size for path in out.iterdir())
+    return ExportedNetworks(out, n_bytes, networks.model.config.detect.name, networks.detector is not None, as_float)
+
+
+class RunNetworks:
+    """The networks of a run on the processor.
+
+    Attributes
+    ----------
+    writers : graph → what writes it as ONNX; only graphs that the run's features and detector need
+    detector : None where maps or masks were given, or where it is one that cannot be exported
+    """
+
+    def __init__(self, run: Path, progress: Silent) -> None:
+        self.model = DiscoveryModel.read(run, device="cpu")
+        config, features = self.model.config, self.model.config.features
+        self.vit = vit = self.model.vit(progress.say)
+        block, size = make_encoder(vit, config).block, config.model.input_size
+        self.network = NetworkInfo(
+            vit.n_blocks, vit.width, vit.patch_size, vit.mask_threshold, vit.keep_thin, block
+        )  # fmt: skip
+        self.detector: TokenDetector | None = None
+        if config.detect.name in DETECTORS:
+            found = detect_again(run, config)
+            assert isinstance(found, TokenDetector)
+            if not found.tensors():
+                raise DataError(f"{run / DETECTOR / FILE}: this detector has learned nothing. Make the run again.")
+            self.detector = found
+        self.writers: dict[str, Callable[[Path], None]] = {}
+        if features.class_token:
+            self.writers["guided"] = lambda path: write_guided(path, vit, block, size)
+        if (features.patches and not features.class_token) or features.context or features.surround:
+            self.writers["patches"] = lambda path: write_patches(path, vit, block, size)
+        if self.detector is not None:
+            own, blocks = self.detector.vit, self.detector.blocks
+            self.writers["detector"] = lambda path: write_grid(path, own, blocks)
+
+    @property
+    def detector_info(self) -> DetectorInfo | None:
+        """As the runtime wants to know it."""
+        name = self.model.config.detect.name
+        if name is None:
+            return None
+        if self.detector is None:
+            return DetectorInfo(name)
+        return DetectorInfo(name, trained_grid(self.detector.vit), self.detector.vit.patch_size)
+
+    def samples(self, name: str, calibration: Calibration) -> list[Sample]:
+        """Inputs of a graph to take ranges from; none for the detector: a map that is a bit off moves a mask by much."""
+        if name == "detector":
+            return []
+        return calibration.of_patches() if name == "patches" else calibration.of_guided(self.vit)
+
+    def describe(self, name: str) -> dict[str, dict[str, str]]:
+        """Inputs and outputs of a graph, for people."""
+        size, width = self.model.config.model.input_size, self.network.width
+        n_patches = (size // self.network.patch_size[0]) * (size // self.network.patch_size[1])
+        images = f"(B, {size}, {size}, 3) uint8, RGB"
+        tokens = f"(B, {n_patches}, {width}) float32, patch tokens after block {self.network.block} from 0"
+        if name == "patches":
+            return {"inputs": {"images": images}, "outputs": {"tokens": tokens}}
+        if name == "guided":
+            keep = f"(B, {n_patches}) bool, patches inside the mask"
+            class_token = f"(B, {width}) float32, of the last block"
+            return {
+                "inputs": {"images": images, "keep": keep},
+                "outputs": {"class_token": class_token, "tokens": tokens},
+            }
+        assert self.detector is not None
+        vit, (h0, w0) = self.detector.vit, trained_grid(self.detector.vit)
+        return {
+            "inputs": {
+                "images": f"(B, H, W, 3) uint8, RGB, H = {vit.patch_size[0]} h and W = {vit.patch_size[1]} w",
+                "rows": f"(h, {h0}) float32 and", "columns": f"(w, {w0}) float32: anomalyncd.runtime.network.resampling",
+            },
+            "outputs": {
+                "tokens": f"(B, {len(self.detector.blocks)}, h, w, {vit.width}) float32, patch tokens after blocks "
+                f"{', '.join(map(str, self.detector.blocks))} from 0"
+            },
+        }  # fmt: skip
+
+
+def _check(format: str, int8: bool, calibration: Path | None) -> None:
+    if int8 and format != "openvino":
+        raise SettingsError(f"--int8 is made for --format openvino, so it does not go with --format {format}.")
+    if calibration is not None and not int8:
+        raise SettingsError("--calibration says what to take the ranges of int8 from, so it goes with --int8 only.")
+    needed = ["onnxscript", "onnxruntime"] + ["openvino"] * (format == "openvino") + ["nncf"] * int8
+    for name in needed:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise SettingsError(
+                f"--format {format} needs {name} ({error}): pip install 'anomalyncd[export]'"
+            ) from error

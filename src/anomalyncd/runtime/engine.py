@@ -1,0 +1,108 @@
+"""One graph in memory, ready to run on the processor."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import RunError, SettingsError
+
+Array = npt.NDArray[Any]
+ENGINES = ("onnxruntime", "openvino")
+PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
+
+
+class Graph(Protocol):
+    """Named arrays in, arrays out; threads may share it."""
+
+    def __call__(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """The graph's outputs, in its order."""
+        ...
+
+
+def open_graph(path: Path, engine: str, *, precision: str = "float32", threads: int | None = None) -> Graph:
+    """Load a graph.
+
+    Parameters
+    ----------
+    path : .onnx, or .xml of OpenVINO
+    engine : one of `ENGINES`
+    precision : of the computation, float32 or, with openvino, bfloat16
+    threads : how many to compute with; None leaves it to the engine
+    """
+    check_engine(engine, precision, threads)
+    module = _load(engine)
+    try:
+        return (OnnxGraph if engine == "onnxruntime" else OpenVinoGraph)(module, path, precision, threads)
+    except Exception as error:  # each engine has its own types, and all mean the same to the user
+        reason = str(error).strip().splitlines()[0]
+        raise RunError(f"{path}: {engine} {module.__version__} cannot load this graph ({reason}).") from error
+
+
+def check_engine(engine: str, precision: str, threads: int | None) -> None:
+    """Refuse what cannot be chosen."""
+    if engine not in ENGINES:
+        raise SettingsError(f"engine must be one of {', '.join(ENGINES)}, but got {engine!r}.")
+    if precision not in PRECISIONS:
+        raise SettingsError(f"precision must be one of {', '.join(PRECISIONS)}, but got {precision!r}.")
+    if precision != "float32" and engine != "openvino":
+        raise SettingsError(f"precision {precision} needs the engine openvino, but the engine is {engine}.")
+    if threads is not None and threads < 1:
+        raise SettingsError(f"threads must be at least 1, but got {threads}.")
+
+
+class OnnxGraph:
+    """A graph in onnxruntime."""
+
+    def __init__(self, module: Any, path: Path, precision: str, threads: int | None) -> None:
+        options = module.SessionOptions()
+        options.log_severity_level = 3  # errors only
+        options.intra_op_num_threads = threads or _allowed_cores()
+        self._session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def __call__(self, inputs: Mapping[str, Array]) -> list[Array]:
+        found: list[Array] = self._session.run(None, dict(inputs))
+        return found
+
+
+class OpenVinoGraph:
+    """A graph in OpenVINO, which reads ONNX too."""
+
+    def __init__(self, module: Any, path: Path, precision: str, threads: int | None) -> None:
+        core = module.Core()
+        # Left alone it takes bfloat16 where the processor has it, and the results are others there.
+        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": PRECISIONS[precision], "PERFORMANCE_HINT": "LATENCY"}
+        if threads is not None:
+            settings["INFERENCE_NUM_THREADS"] = threads
+        self._compiled = core.compile_model(core.read_model(path), "CPU", settings)
+        self._lock = threading.Lock()  # one request, which computes on all threads
+
+    def __call__(self, inputs: Mapping[str, Array]) -> list[Array]:
+        with self._lock:
+            found = self._compiled({name: np.ascontiguousarray(value) for name, value in inputs.items()})
+            return [np.array(value) for value in found.values()]
+
+
+def _allowed_cores() -> int:
+    """How many cores this process is confined to; 0, which leaves it to the engine, where it is not.
+
+    onnxruntime does not look, and threads that share a core wait for each other by spinning.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return 0
+    allowed = len(os.sched_getaffinity(0))
+    return allowed if allowed < (os.cpu_count() or 1) else 0
+
+
+def _load(engine: str) -> Any:
+    try:
+        return import_module(engine)
+    except ImportError as error:
+        raise SettingsError(f"the engine {engine} is not installed ({error}): pip install {engine}") from error

@@ -1,0 +1,123 @@
+"""The user's end of an exported run: as the estimator's `predict`, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError
+from ..progress import Silent
+from ..run.inputs import Inputs, Sources, gather
+from ..run.model import DiscoveryModel
+from ..run.predict import MapMaker, Prediction, Predictor
+from .detectors import GridDetector
+from .engine import ENGINES, Graph, check_engine, open_graph
+from .folder import DETECTOR_FILE, ENGINE_OF, read_export
+from .network import GraphNetwork, GridNetwork
+
+
+class Runtime:
+    """Classes of new images by an exported run.
+
+    Parameters
+    ----------
+    folder : that `anomalyncd export RUN --format onnx` or `openvino` wrote
+    engine : `onnxruntime` or `openvino`, which reads both formats; by default the one of the format
+    precision : `float32`, which gives what the run gives, or `bfloat16` (openvino), faster on processors that have it
+    threads : to compute with; by default as many as the engine thinks best
+    progress : how work is shown, silent by default
+
+    Attributes
+    ----------
+    classes : (K,) int, the columns of all probabilities
+    names : label → name
+    detector_name : of the run's detector, None where maps or masks were given
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        engine: str | None = None,
+        precision: str = "float32",
+        threads: int | None = None,
+        progress: Silent | None = None,
+    ) -> None:
+        path = Path(folder)
+        if engine is not None:
+            check_engine(engine, precision, threads)
+        info = read_export(path)
+        self.engine = engine or _default_engine(info.format, precision)
+        self.precision = info.precision if precision == "float32" else precision
+        self.progress = progress or Silent()
+        self.model = DiscoveryModel.read(path, device="cpu")
+
+        def graph(name: str) -> Graph | None:
+            if name not in info.graphs:
+                return None
+            return open_graph(path / info.graphs[name], self.engine, precision=precision, threads=threads)
+
+        self._extractor = self.model.extractor(network=GraphNetwork(info.network, graph("patches"), graph("guided")))
+        self._detector: MapMaker | None = None
+        self.detector_name = info.detector.name if info.detector else None
+        tokens = graph("detector")
+        if info.detector and info.detector.grid and info.detector.patch_size and tokens:
+            network = GridNetwork(tokens, info.detector.grid, info.detector.patch_size)
+            self._detector = GridDetector(network, path / DETECTOR_FILE)
+        elif info.detector:  # its maps come from outside, so the model must take them
+            detect = self.model.config.detect.model_copy(update={"name": None})
+            self.model.config = self.model.config.model_copy(update={"detect": detect})
+
+    @property
+    def classes(self) -> npt.NDArray[np.int64]:
+        """(K,) int, labels in the order of the columns of all probabilities."""
+        return self.model.classes
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Label → name of the class."""
+        return self.model.names
+
+    @property
+    def makes_maps(self) -> bool:
+        """Whether images may come without maps and masks."""
+        return self._detector is not None
+
+    def predict(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Prediction:
+        """Classes of images.
+
+        Parameters
+        ----------
+        images : paths or (H, W, 3) uint8 RGB arrays; or a folder or CSV
+        maps : one anomaly map for each image, paths or (H, W) float arrays; or a folder. Left out where the run has its own
+            detector, unless that is one that cannot be exported: then maps that it made
+        masks : instead of maps: one mask for each image, None where there is no defect; or a folder
+        """
+        bare = maps is None and masks is None and self.detector_name is not None
+        inputs = gather(images, maps, masks, detected=bare)
+        return self.predictor(inputs)(inputs, self.progress)
+
+    def stream(self, inputs: Inputs) -> Iterator[Prediction]:
+        """As `predict`, a few images at a time, for inputs that were gathered before: memory does not grow with them."""
+        return self.predictor(inputs).stream(inputs, self.progress)
+
+    def predictor(self, inputs: Inputs) -> Predictor:
+        """What classes such inputs."""
+        bare = self.detector_name and all(item.map is None and item.mask is None for item in inputs.items)
+        if bare and self._detector is None:
+            raise DataError(
+                f"the maps of this run were made by {self.detector_name}, which is not part of the export. Give maps that "
+                "the same detector made of the new images: the values of others mean something else."
+            )
+        return Predictor(self.model, self._extractor, self._detector if bare else None)
+
+
+def _default_engine(format: str, precision: str) -> str:
+    wanted = "openvino" if precision != "float32" else ENGINE_OF[format]
+    if format == "onnx" and find_spec(wanted) is None:
+        return next((name for name in ENGINES if find_spec(name)), wanted)
+    return wanted

@@ -1,0 +1,71 @@
+"""The process around the app: patience with slow clients, and an end that answers what was accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 10.0  # until the head of a request must have come, and the rest of one that is answered already
+MOST_CONNECTIONS = 512
+
+
+class Connection(H11Protocol):
+    """Closes when a client neither finishes the head of its request nor goes away: such connections cost others theirs."""
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._closing = self.loop.call_later(HEAD_SECONDS, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        between_requests = self.cycle is None or self.cycle.response_complete
+        if not between_requests and self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        elif between_requests and self._closing is None:
+            self._closing = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+        super().connection_lost(exc)
+
+
+class Server(uvicorn.Server):
+    """Ends on SIGTERM and SIGINT: new work is refused, what was accepted is answered. A second signal ends it at once."""
+
+    def __init__(self, app: FastAPI) -> None:
+        # Without an access log: what clients send is nobody's business, and /metrics counts it.
+        super().__init__(
+            uvicorn.Config(
+                app, http=Connection, ws="none", log_level="error", access_log=False, server_header=False,
+                limit_concurrency=MOST_CONNECTIONS,
+            )
+        )  # fmt: skip
+        self.app = app
+
+    def run_on(self, listener: socket.socket) -> None:
+        """Serve until a signal comes."""
+        self.run(sockets=[listener])
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.app.state.traffic.stopping:
+            sys.stdout.flush()
+            os._exit(128 + signal.Signals(sig).value)  # threads at work cannot be told to stop
+        self.app.state.stop()
+
+    async def on_tick(self, counter: int) -> bool:
+        state = self.app.state
+        if state.traffic.stopping and not state.traffic.active:
+            self.should_exit = True
+        return await super().on_tick(counter)

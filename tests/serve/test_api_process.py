@@ -1,0 +1,184 @@
+"""`anomalyncd serve` in a process of its own: slow and rude clients, and an end that answers what was accepted."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command import fail
+
+# The command as it is, but that a file decides when the network may go on.
+COMMAND = """
+import sys, time
+from pathlib import Path
+from anomalyncd.cli import main, serve
+from anomalyncd.run.extract import Extractor
+from anomalyncd.serve.api import server
+server.HEAD_SECONDS = 1.0
+hold, encode = Path(sys.argv.pop(1)), Extractor.encode
+def held(self, prepared):
+    while hold.exists():
+        time.sleep(0.01)
+    return encode(self, prepared)
+Extractor.encode = held
+main()
+"""
+TOKEN = "of these tests"
+ALLOWED = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Service:
+    """The process; `hold` stops the network as long as it exists."""
+
+    def __init__(self, run: Path, folder: Path) -> None:
+        self.hold = folder / "hold"
+        command = [
+            sys.executable,
+            "-c",
+            COMMAND,
+            str(self.hold),
+            "serve",
+            str(run),
+            "--port",
+            "0",
+            "--read-timeout",
+            "1",
+        ]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "ANOMALYNCD_TOKEN": TOKEN}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        assert self.process.stdout is not None
+        self.lines = [self.process.stdout.readline() for _ in range(2)]
+        assert "http://" in self.lines[0], self.process.communicate(timeout=30)
+        self.port = int(self.lines[0].split("127.0.0.1:")[1].split()[0])
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+
+    def post(self, body: bytes, kind: str = "image/png", **headers: str) -> tuple[int, Any]:
+        with closing(self.connect()) as connection:
+            connection.request("POST", "/v1/predict", body, {"Content-Type": kind, **ALLOWED, **headers})
+            answer = connection.getresponse()
+            return answer.status, json.load(answer)
+
+    def end(self, sig: int = signal.SIGTERM) -> tuple[int, str, str]:
+        self.process.send_signal(sig)
+        output, errors = self.process.communicate(timeout=30)
+        return self.process.returncode, output, errors
+
+
+@pytest.fixture
+def service(served: dict[str, Path], tmp_path: Path) -> Iterator[Service]:
+    found = Service(served["image"], tmp_path)
+    yield found
+    found.process.kill()
+    found.process.wait()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_rude_clients_and_a_graceful_end(service: Service, served: dict[str, Path]):
+    content = (served["scenes"] / "images" / "010.png").read_bytes()
+    assert "TOKEN" in service.lines[1] and TOKEN not in "".join(service.lines)
+    assert service.post(content)[0] == 200
+
+    # A body that is too large is refused before it has come, and the client need not be cut off to hear it.
+    with closing(service.connect()) as connection:
+        connection.putrequest("POST", "/v1/predict")
+        for name, value in {**ALLOWED, "Content-Type": "image/png", "Content-Length": "999999999"}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        assert connection.getresponse().status == 413
+    # One that does not come is not waited for.
+    with closing(service.connect()) as connection:
+        connection.putrequest("POST", "/v1/predict")
+        for name, value in {**ALLOWED, "Content-Type": "image/png", "Content-Length": "1000"}.items():
+            connection.putheader(name, value)
+        connection.endheaders(b"a few bytes")
+        answer = connection.getresponse()
+        assert answer.status == 408 and "1 s" in json.load(answer)["detail"]
+    # Nor is a head, of a new connection or of one that was used before.
+    for first in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+        with closing(socket.create_connection(("127.0.0.1", service.port), timeout=20)) as lazy:
+            if first:
+                lazy.sendall(first)
+                answered = b""
+                while b'"ready"}' not in answered:
+                    answered += lazy.recv(10_000)
+            lazy.sendall(b"POST /v1/predict HTTP/1.1\r\nHost:")
+            assert lazy.recv(1) == b""
+    # What goes away in the middle is nobody's error.
+    with closing(socket.create_connection(("127.0.0.1", service.port))) as gone:
+        head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        gone.sendall(f"{head}Content-Type: image/png\r\nContent-Length: 1000\r\n\r\nabc".encode())
+        time.sleep(0.05)
+
+    service.hold.touch()
+    answers: list[tuple[int, Any]] = []
+    waiting = [threading.Thread(target=lambda: answers.append(service.post(content))) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    with closing(service.connect()) as connection:  # one that stays open
+        deadline = time.monotonic() + 20
+        while True:
+            connection.request("GET", "/metrics", headers=ALLOWED)
+            metrics = connection.getresponse().read().decode()
+            if "anomalyncd_queue_images 5" in metrics:
+                break
+            assert time.monotonic() < deadline, metrics
+            time.sleep(0.02)
+        service.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 20
+        while True:
+            connection.request("GET", "/health")
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == 503:
+                break
+            assert time.monotonic() < deadline
+        assert service.post(content)[0] == 503
+    assert service.process.poll() is None and not answers
+    service.hold.unlink()
+    for thread in waiting:
+        thread.join(30)
+    output, errors = service.process.communicate(timeout=30)
+    assert [status for status, _ in answers] == [200] * 5
+    assert service.process.returncode == 0 and "Everything accepted was answered." in output
+    assert errors == "", "no client may cause a line in the log"
+    assert 'path="/v1/predict",status="408"' in metrics and 'status="500"' not in metrics
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_second_signal_ends_it_at_once(service: Service, served: dict[str, Path]):
+    service.hold.touch()
+    with closing(service.connect()) as connection:
+        content = (served["scenes"] / "images" / "010.png").read_bytes()
+        connection.request("POST", "/v1/predict", content, {"Content-Type": "image/png", **ALLOWED})
+        time.sleep(0.3)
+        service.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert service.process.poll() is None
+        started = time.monotonic()
+        code, _, _ = service.end(signal.SIGINT)
+    assert code == 128 + signal.SIGINT and time.monotonic() - started < 5
+
+
+def test_what_the_command_refuses(served: dict[str, Path]):
+    run = served["image"]
+    assert "needs a token" in fail("serve", run, "--host", "0.0.0.0")
+    assert "at least 8" in fail("serve", run, "--token", "short")
+    assert "queue" in fail("serve", run, "--queue", 3, "--max-images", 4)
+    assert "finished run" in fail("serve", run.parent, "--port", 0)
