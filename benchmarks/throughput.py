@@ -1,6 +1,6 @@
 """How many images a second: `predict` and its engines beside the loop that one would write from the paper.
 
-    python benchmarks/throughput.py [--images 1000] [--loop-images 200] [--detector] [--engines local openvino-bf16] [--work W]
+    python benchmarks/throughput.py [--images 1000] [--loop-images 200] [--detector] [--engines local …] [--work DIR]
     python benchmarks/throughput.py --memory [--few 200] [--many 2000]
 
 The images are those of the demo line (`anomalyncd demo`), another seed than the run was made of. The loop takes one image
@@ -38,7 +38,7 @@ from anomalyncd.learn.features import dilate, focused, kept_patches, patch_means
 from anomalyncd.learn.views import dihedral
 from anomalyncd.progress import Terminal
 from anomalyncd.run.detect import detect_again
-from anomalyncd.run.extract import Extracted, _shrink, _shrink_mask, solid
+from anomalyncd.run.extract import Extracted, _shrink_mask, shrink, solid
 from anomalyncd.run.inputs import Inputs, load_inputs
 from anomalyncd.run.maps import prepare_map
 from anomalyncd.run.predict import Prediction, joined
@@ -123,13 +123,12 @@ def make_engine(name: str, run: Path, inputs: Inputs) -> Callable[[Inputs], Pred
             model.model_.config = model.model_.config.model_copy(update={"precision": "bfloat16"})
         predictor = model.predictor(inputs)
         return lambda some: predictor(some)
+    from anomalyncd.export.networks import export_networks
     from anomalyncd.runtime import Runtime
-
-    from anomalyncd.export import write_export
 
     folder = run.parent / f"export-{name}"
     if not folder.exists():
-        write_export(run, kind, folder, int8=precision == "int8")
+        export_networks(run, kind, folder, int8=precision == "int8")
     runtime = Runtime(folder, precision="bfloat16" if precision == "bf16" else "float32")
     return lambda some: joined(list(runtime.stream(some)))
 
@@ -210,7 +209,7 @@ def straightforward(model: AnomalyNCD, run: Path, items: list[Item], clock: Cloc
                 parts: dict[str, list[np.ndarray]] = {name: [] for name in ("patches", "context", "surround")}
                 for region, (crop, crop_mask) in zip(found, cuts, strict=True):
                     near = cut_map(scores, image.shape[:2], region.square, config.crop.size)
-                    whole, far = _shrink(image, size), _shrink_mask(scores, size)
+                    whole, far = shrink(image, size), _shrink_mask(scores, size)
                     inside = _shrink_mask(np.isin(components, region.labels), size)
                     views = defaultdict(list)
                     for view in range(features.views):

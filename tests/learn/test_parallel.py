@@ -176,9 +176,9 @@ def test_discover_under_torchrun_ends_with_the_tables_of_one_process(tmp_path):
         assert (two / name).read_bytes() == (one / name).read_bytes()
     assert "learning in 2 processes" in (two / "run.log").read_text(encoding="utf-8")
 
-    # One crop is lost, and one process alone meets it: one message, no result, nothing half-written.
+    # One crop is damaged, and one process alone meets it: one message, no result, nothing half-written.
     lost = next(path for path in sorted((two / "crops").rglob("*.png")) if not path.stem.endswith("_mask"))
-    lost.unlink()
+    lost.write_bytes(b"")
     failed = torchrun(*options, "--out", two, "--quiet", "--set", "learn.epochs=1")
     assert failed.returncode != 0
     assert failed.stderr.count("error: ") == 1 and f"{lost}: a crop of this run is missing" in failed.stderr

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ..progress import Terminal
 
 Images = Annotated[
-    Path, typer.Argument(metavar="IMAGES", help="A folder of images, a folder of class folders, or a CSV or Parquet table.")
+    Path,
+    typer.Argument(metavar="IMAGES", help="A folder of images, a folder of class folders, or a CSV or Parquet table."),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of `discover`.")]
 Maps = Annotated[Path | None, typer.Option(help="Folder of anomaly maps (NPY, TIFF, PNG), named as the images.")]

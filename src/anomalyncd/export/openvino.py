@@ -22,6 +22,7 @@ from ..run.extract import shrink
 from ..run.folder import MANIFEST, REGIONS_TABLE
 from ..run.store import read_crop
 from ..run.tables import read_csv
+from ..runtime.engine import load_engine
 
 Sample = Mapping[str, npt.NDArray[Any]]
 MOST_CROPS, MOST_IMAGES = 128, 32  # to take ranges from, evenly spread
@@ -29,8 +30,7 @@ MOST_CROPS, MOST_IMAGES = 128, 32  # to take ranges from, evenly spread
 
 def convert(onnx: Path, xml: Path, samples: Sequence[Sample] = ()) -> None:
     """ONNX → .xml and .bin, with the weights as they are; to int8 where there are samples, inputs like those to come."""
-    import openvino
-
+    openvino = load_engine("openvino")
     model = openvino.convert_model(onnx)
     openvino.save_model(_quantized(model, samples) if samples else model, xml, compress_to_fp16=False)
 

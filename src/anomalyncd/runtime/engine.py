@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from importlib import import_module
@@ -38,7 +39,7 @@ def open_graph(path: Path, engine: str, *, precision: str = "float32", threads: 
     threads : how many to compute with; None leaves it to the engine
     """
     check_engine(engine, precision, threads)
-    module = _load(engine)
+    module = load_engine(engine)
     try:
         return (OnnxGraph if engine == "onnxruntime" else OpenVinoGraph)(module, path, precision, threads)
     except Exception as error:  # each engine has its own types, and all mean the same to the user
@@ -101,7 +102,10 @@ def _allowed_cores() -> int:
     return allowed if allowed < (os.cpu_count() or 1) else 0
 
 
-def _load(engine: str) -> Any:
+def load_engine(engine: str) -> Any:
+    """The module; OpenVINO would tell its maker that it was imported, and is kept from that."""
+    if engine == "openvino":
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         return import_module(engine)
     except ImportError as error:
