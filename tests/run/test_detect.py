@@ -18,7 +18,7 @@ from anomalyncd.cli import app
 from anomalyncd.config import make_config
 from anomalyncd.demo import make_line
 from anomalyncd.detect import DETECTORS, Detector
-from anomalyncd.errors import DataError, SettingsError
+from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.run.detect import build, map_names, setting_names
 from anomalyncd.run.records import Item
 
@@ -134,6 +134,35 @@ def test_what_is_gone_or_mended_is_made_again(damage: str, line: Path, tmp_path:
     again = fit()
     assert len(again.labels_) == (5 if damage == "mended" else 4)
     assert (maps / "000.npy").exists() and (maps / "scores.csv").exists()
+
+
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
+def test_a_damaged_detector_is_noticed_and_made_again(damage: str, line: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def discover() -> np.ndarray:
+        model = AnomalyNCD(3, **SETTINGS)
+        model.fit(line / "images", detector="patchcore", normal=line / "images" / "good", run=run)
+        return model.labels_
+
+    labels, file = discover(), run / "detector" / "detector.safetensors"
+    whole = file.read_bytes()
+    file.unlink()
+    if damage == "flipped":
+        file.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    with pytest.raises(RunError, match="the stored detector is damaged"):
+        AnomalyNCD.load(run).predict(line / "images")
+    assert discover().tolist() == labels.tolist() and file.read_bytes() == whole
+    assert AnomalyNCD.load(run).predict(line / "images").labels.tolist() == labels.tolist()
+
+
+def test_a_flipped_bit_in_a_model_is_noticed(line: Path, tmp_path: Path) -> None:
+    AnomalyNCD(3, backbone="tiny").fit(line / "images", masks=line / "masks", run=tmp_path)
+    file = tmp_path / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    with pytest.raises(RunError, match="damaged"):
+        AnomalyNCD.load(tmp_path)
 
 
 def test_maps_lie_as_the_images_do_where_names_allow_it() -> None:

@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple
 import safetensors.torch
 from filelock import FileLock, Timeout
 
+from ..checksum import sha256
 from ..errors import WeightsError
 from .checkpoint import load_state_dict
 from .registry import EMBEDDED, REGISTRY, WeightSource, WheelFile, resolve
@@ -70,7 +71,7 @@ def verify(name: str) -> Status:
         return "missing"
     try:
         expected = resolve(name).sha256 or _sidecar(path).read_text(encoding="ascii").strip()
-        return "ok" if _sha256(path) == expected else "corrupt"
+        return "ok" if sha256(path) == expected else "corrupt"
     except (OSError, UnicodeDecodeError):
         return "corrupt"
 
@@ -269,16 +270,8 @@ def _sidecar(path: Path) -> Path:
 
 
 def _check(path: Path, expected: str | None) -> None:
-    if (found := _sha256(path)) != expected:
+    if (found := sha256(path)) != expected:
         raise WeightsError(
             f"{path.name}: expected SHA-256 {expected}, but got {found}. The file is incomplete, another "
             f"version, or was changed on its way; it is not used. Fetch it again or from elsewhere."
         )
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import io
+import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from .. import __version__
+from ..checksum import sha256
 from ..config import Config, make_config, read_config
 from ..data.images import read_image
 from ..data.layouts import find_images, stem_of
@@ -32,6 +34,7 @@ from .store import content_order, file_identity, file_stem, fingerprint
 from .tables import read_csv, to_csv
 
 DETECTOR = "detector"  # folder of the fitted detector inside a run
+CHECKSUMS = "detector.json"  # of its files
 MAPS = "maps"
 MAP_SCORES = f"{MAPS}/scores.csv"
 SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
@@ -109,6 +112,11 @@ def stored_config(run: Path) -> Config:
 
 def detect_again(run: Path, config: Config) -> Detector:
     """The detector of a finished run, for new images."""
+    if not _is_whole(run):
+        raise RunError(
+            f"{run / DETECTOR}: the stored detector is damaged, its checksums do not fit. Call the command that "
+            "made it again."
+        )
     detector = load_detector(config.detect.name or "", run / DETECTOR, device=config.device)
     if isinstance(detector, TokenDetector):
         detector.precision = config.precision
@@ -145,9 +153,13 @@ def make_maps(
         [] if fitted is None else [file_identity(path) for path in sorted((fitted / DETECTOR).rglob("*"))],
     )  # fmt: skip
     with_maps = [replace(item, map=folder.path / name) for item, name in zip(items, map_names(items), strict=True)]
-    if folder.is_done("maps", key) and (known := _stored_scores(folder, with_maps)) is not None:
+    if (
+        folder.is_done("maps", key)
+        and _is_whole(folder.path)
+        and (known := _stored_scores(folder, with_maps)) is not None
+    ):
         return with_maps, known
-    folder.start("maps", key, MAPS, DETECTOR, SCORES, METRICS)
+    folder.start("maps", key, MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS)
     if fitted is not None:
         detector = detect_again(fitted, config)
     else:
@@ -262,6 +274,24 @@ def _save(detector: Detector, folder: RunFolder) -> None:
     detector.save(partial)
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
+    folder.write_json(CHECKSUMS, _checksums(target))
+
+
+def _is_whole(run: Path) -> bool:
+    """Whether the stored detector is there as it was written; one of an earlier version, without checksums, is believed."""
+    path = run / CHECKSUMS
+    if not path.exists():
+        return (run / DETECTOR).is_dir()
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8")) == _checksums(run / DETECTOR))
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file, by its name inside the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
 def _stored_scores(folder: RunFolder, items: Sequence[Item]) -> pd.DataFrame | None:

@@ -42,8 +42,8 @@ RESULTS = (
     REPORT,
 )  # fmt: skip
 OWN = (
-    *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "tokens", "base", "scores.csv",
-    "metrics.json", EXPORT, "review.sqlite", "review.sqlite-wal", "review.sqlite-shm",
+    *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",
+    "scores.csv", "metrics.json", EXPORT, "review.sqlite", "review.sqlite-wal", "review.sqlite-shm",
 )  # fmt: skip
 
 

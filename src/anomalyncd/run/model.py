@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.numpy
-from safetensors import safe_open
 
 from .. import __version__
 from ..assign.merge import novel_probabilities
@@ -26,6 +24,7 @@ from .folder import CLASS_NAMES, MODEL_FILE, RunFolder
 from .inputs import Inputs
 from .maps import binarizer_for
 from .records import RegionRecord
+from .sealed import seal, unseal
 
 if TYPE_CHECKING:  # a model is read, and its exported form runs, without torch
     from ..model.backbone import MaskGuidedViT
@@ -177,8 +176,7 @@ class DiscoveryModel:
             "highest": self.highest,
             "unknown_limit": self.unknown.limit if self.unknown and np.isfinite(self.unknown.limit) else None,
         }
-        data: bytes = safetensors.numpy.save(tensors, metadata={"anomalyncd": json.dumps(meta)})
-        return data
+        return seal(tensors, {"anomalyncd": json.dumps(meta)})
 
     @classmethod
     def read(cls, folder: Path, *, device: str = "auto", names: bool = True) -> DiscoveryModel:
@@ -191,9 +189,8 @@ class DiscoveryModel:
                 "`anomalyncd discover`."
             )
         try:
-            with safe_open(path, framework="numpy") as file:
-                meta = json.loads(file.metadata()["anomalyncd"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors, notes = unseal(path)
+            meta = json.loads(notes["anomalyncd"])
             if meta["format"] != FORMAT:
                 raise RunError(f"{path}: written by anomalyncd {meta['version']}, which this version cannot read.")
             config = make_config({**meta["config"], "device": device})
@@ -231,7 +228,7 @@ def read_names(folder: Path) -> dict[int, str]:
         return {}
     try:
         return {int(label): str(name) for label, name in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise RunError(f'{path}: expected names of classes as {{"1": "dent"}} ({error}).') from error
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..checksum import sha256
 from ..errors import RunError
 
 MARKER = "export.json"  # in every export: what it is, and which files belong to it
@@ -103,15 +103,6 @@ def read_export(folder: Path) -> ExportInfo:
         if found != expected:
             raise RunError(f"{folder / name}: damaged or changed, its checksum is not that of {MARKER}. {AGAIN}")
     return info
-
-
-def sha256(path: Path) -> str:
-    """Checksum of a file."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _parsed(stored: dict[str, Any]) -> ExportInfo:

@@ -1,0 +1,114 @@
+"""Bad days on purpose. Each part ends with exit code 1 if anything went wrong; a failure is repeated with its --seed.
+
+python benchmarks/faults.py kills --runs 100 [--demo 10 --line DIR]     SIGKILL at random moments, resumed
+    python benchmarks/faults.py disk --runs 20                              a full disk, then room again
+    python benchmarks/faults.py files --count 60                            lost and damaged files
+    python benchmarks/faults.py fuzz --count 10000                          malformed inputs to all readers
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from common import machine, print_table
+from faults.disk import full_disks
+from faults.files import hurt_files, hurt_inputs, lose_while_running
+from faults.fuzz import fuzz as feed
+from faults.kills import kill_runs
+from faults.scenes import Recipe, discover, recipes, small_line, update
+from faults.server import ForkServer
+
+from anomalyncd.demo import DEFECT_KINDS, make_line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--seed", type=int, default=0)
+    shared.add_argument("--work", type=Path, help="keep what was made here; a temporary folder by default")
+    part = parts.add_parser("kills", parents=[shared])
+    part.add_argument("--runs", type=int, default=100, help="of the tiny network on a small set")
+    part.add_argument("--demo", type=int, default=0, help="of the default network on the images of `anomalyncd demo`")
+    part.add_argument("--line", type=Path, help="folder of images/ and maps/ of the demo; made where none is given")
+    part = parts.add_parser("disk", parents=[shared])
+    part.add_argument("--runs", type=int, default=20)
+    part = parts.add_parser("files", parents=[shared])
+    part.add_argument(
+        "--count", type=int, default=60, help="of damages to a finished run; a third as many to a running one"
+    )
+    part = parts.add_parser("fuzz", parents=[shared])
+    part.add_argument("--count", type=int, default=10_000)
+    part.add_argument("--first", type=int, default=0, help="number of the first input, to repeat one of them")
+    part.add_argument("--keep", type=Path, help="folder for copies of the inputs that failed")
+    options = parser.parse_args()
+
+    print(machine(), f"\n{options.part}, seed {options.seed}", flush=True)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
+        work = options.work or Path(temporary)
+        work.mkdir(parents=True, exist_ok=True)
+        failures = globals()[options.part](options, np.random.default_rng(options.seed), work)
+    for failure in failures:
+        print("FAILED", failure)
+    print(f"{options.part}: {len(failures)} failures, {time.perf_counter() - started:.0f} s")
+    sys.exit(bool(failures))
+
+
+def kills(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
+    """Random kills of runs on a small set, then on the demo's."""
+    failures = []
+    if options.runs:
+        line, more = small_line(work / "line"), small_line(work / "more", seed=1)
+        with ForkServer() as server:
+            started = work / "started"
+            if (made := server.run(*discover(line).command(started))).code:
+                return [made.output]
+            failures += kill_runs(server, [*recipes(line), update(started, more)], options.runs, rng, work / "small")
+    if options.demo:
+        line = options.line or make_line(work / "demo-line")
+        given = ("--maps", line / "maps", "--classes", len(DEFECT_KINDS) + 1, "--exclude", "combined", "--quiet")
+        command = ("discover", line / "images", *given)
+        with ForkServer(shard=16) as server:
+            failures += kill_runs(server, [Recipe("demo", command)], options.demo, rng, work / "demo", each=True)
+    return failures
+
+
+def disk(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
+    """Commands that run out of room."""
+    with ForkServer() as server:
+        return full_disks(server, options.runs, rng, work)
+
+
+def files(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
+    """Files of a finished run, of a running one, and of the inputs."""
+    third = -(-options.count // 3)
+    with ForkServer() as server:
+        failures = hurt_files(server, options.count, rng, work)
+        failures += lose_while_running(server, third, rng, work)
+        return failures + hurt_inputs(server, third, rng, work)
+
+
+def fuzz(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
+    """Malformed inputs, and a table of what came of them."""
+    tally = feed(options.count, options.seed, work, first=options.first, keep=options.keep)
+    outcomes = sorted({outcome for _, outcome in tally.outcomes})
+    rows = [
+        [reader, *(str(tally.outcomes[reader, outcome] or "") for outcome in outcomes)]
+        for reader in dict.fromkeys(reader for reader, _ in tally.outcomes)
+    ]
+    print_table(["reader", *outcomes], rows)
+    print("kinds: " + ", ".join(f"{kind} {count}" for kind, count in tally.kinds.most_common()))
+    print(f"{sum(tally.kinds.values())} malformed inputs; {tally.n_good} valid files after them read right")
+    seconds, megabytes = tally.slowest, tally.largest
+    print(f"slowest {seconds[0]:.1f} s of work ({seconds[1]}); most memory {megabytes[0]:.0f} MB ({megabytes[1]})")
+    return tally.failures
+
+
+if __name__ == "__main__":
+    main()

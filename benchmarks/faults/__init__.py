@@ -1,0 +1,1 @@
+"""Bad days made on purpose: kills, full disks, lost and damaged files, malformed inputs."""
