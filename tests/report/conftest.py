@@ -70,7 +70,9 @@ def make_run(tmp_path: Path) -> MakeRun:
                 "p_1": np.where(defect, sure, 1 - sure),
             }
         )
-        manifest = images[["image"]].assign(status="ok", score=np.where(defect, 0.9, 0.1), message="")
+        manifest = images[["image"]].assign(
+            status="ok", height=64, width=64, n_regions=defect.astype(int), score=np.where(defect, 0.9, 0.1), message=""
+        )
         folder = RunFolder(run)
         folder.write_text("images.csv", images.to_csv(index=False))
         folder.write_text("manifest.csv", manifest.to_csv(index=False))

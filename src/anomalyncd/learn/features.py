@@ -264,8 +264,8 @@ def focused(keep: Flags, scores: Values, focus: float) -> Values:
     Examples
     --------
     >>> keep = np.array([[True, True, True, False]])
-    >>> focused(keep, np.float32([[0.5, 0.4, 0.3, 0.9]]), 0.5).round(4).tolist()
-    [[1.0, 0.36789998412132263, 0.13529999554157257, 0.0]]
+    >>> focused(keep, np.float32([[0.5, 0.4, 0.3, 0.9]]), 0.5).astype(float).round(4).tolist()
+    [[1.0, 0.3679, 0.1353, 0.0]]
     """
     peak = np.where(keep, scores, -np.inf).max(axis=1, keepdims=True)
     span = peak - np.where(keep, scores, np.inf).min(axis=1, keepdims=True)
