@@ -38,11 +38,16 @@ def local(run: Path, work: Path) -> Classify:
 
 def exported(run: Path, work: Path, *, format: str, int8: bool = False, precision: str = "float32") -> Classify:
     folder = work / (format + ("-int8" if int8 else ""))
-    if not is_exported(folder):
+    if not (is_exported(folder) and _is_of(folder, run)):
         found = export_networks(run, format, folder, int8=int8)
         print(f"{folder.name}: {found.n_bytes / 1e6:.0f} MB" + "".join(f", {name} float32" for name in found.as_float))
     runtime = Runtime(folder, precision=precision, threads=torch.get_num_threads())
     return lambda inputs: runtime.predictor(inputs)(inputs)
+
+
+def _is_of(folder: Path, run: Path) -> bool:
+    """Whether an export that lies there already is of this run as it is now: int8 has a model of its own."""
+    return (folder / "export.json").stat().st_mtime >= (run / "model.safetensors").stat().st_mtime
 
 
 # Engine → what makes it ready, which is not timed, and returns what is.

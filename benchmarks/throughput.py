@@ -127,7 +127,7 @@ def make_engine(name: str, run: Path, inputs: Inputs) -> Callable[[Inputs], Pred
     from anomalyncd.runtime import Runtime
 
     folder = run.parent / f"export-{name}"
-    if not folder.exists():
+    if not folder.exists() or folder.stat().st_mtime < (run / "model.safetensors").stat().st_mtime:
         export_networks(run, kind, folder, int8=precision == "int8")
     runtime = Runtime(folder, precision="bfloat16" if precision == "bf16" else "float32")
     return lambda some: joined(list(runtime.stream(some)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -32,6 +33,8 @@ def test_same_as_csv(tmp_path: Path) -> None:
 
 def test_labels_may_be_numbers(tmp_path: Path) -> None:
     assert load_dataset(write(tmp_path, image=["1.png", "2.png"], label=[3, 4])).labels == ["3", "4"]
+    assert load_dataset(write(tmp_path, image=["1.png", "2.png"], label=[3, None])).labels == ["3", None]
+    assert load_dataset(write(tmp_path, image=["1.png", "2.png"], label=[3.5, np.inf])).labels == ["3.5", "inf"]
 
 
 @pytest.mark.parametrize(

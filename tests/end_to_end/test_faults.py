@@ -44,7 +44,9 @@ def server() -> Iterator[ForkServer]:
 
 def test_killed_and_resumed(server: ForkServer, tmp_path: Path) -> None:
     with_detector = recipes(small_line(tmp_path / "line"))[2:]
-    assert kill_runs(server, with_detector, 2, np.random.default_rng(), tmp_path / "runs") == []
+    seed = int(np.random.default_rng().integers(2**31))  # other moments each time, and a failure can be repeated
+    print(f"seed {seed}")
+    assert kill_runs(server, with_detector, 2, np.random.default_rng(seed), tmp_path / "runs") == []
 
 
 def test_a_full_disk(server: ForkServer, tmp_path: Path) -> None:

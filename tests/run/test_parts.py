@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -18,7 +19,7 @@ from anomalyncd.data.maps import StackRow
 from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.progress import Advance, Silent
 from anomalyncd.run import engine_ray
-from anomalyncd.run.engine_ray import BlockWorker, predict_with_ray
+from anomalyncd.run.engine_ray import BlockWorker, _ask_for_token, most_workers, predict_with_ray
 from anomalyncd.run.inputs import Inputs, load_inputs
 from anomalyncd.run.parts import LARGEST, Block, split
 from anomalyncd.run.records import Item
@@ -147,12 +148,44 @@ def test_only_what_changed_is_done_again(work: Path) -> None:
     path = out / "regions" / "000000000-000000015.parquet"
     path.write_bytes(path.read_bytes()[:-20])
     assert again() == [24, 16]
+    for kind in ("images", "regions"):
+        path = out / kind / "000000016-000000031.parquet"
+        content = bytearray(path.read_bytes())
+        content[len(content) // 4] ^= 1  # in a page: the footer can still be read
+        path.write_bytes(content)
+        assert again() == [24, 16] and path.read_bytes() != content
     (work / "new/images/039.png").unlink()  # a shorter list: its last block is another one
     (work / "new/maps/039.npy").unlink()
     assert again() == [32, 7]
     (work / "run/classes.json").write_text('{"1": "dent"}')
     assert again() == [0, 7, 16, 16]
     assert "dent" in set(pd.read_parquet(out / "images")["class_name"])
+
+
+def test_precision_reaches_the_workers(work: Path) -> None:
+    out = work / "out"
+    predict_with_ray(work / "run", load(work), out)
+    progress = Stopping()
+    predict_with_ray(work / "run", load(work), out, progress, precision="bfloat16")
+    assert progress.steps == [0, 8, 16, 16]  # other figures, so no part can be kept
+    worker = BlockWorker(str(work / "run"), "job", False, "cpu", "bfloat16")
+    assert worker.predictor.model.config.precision == "bfloat16"
+
+
+def test_no_gpu_for_workers_that_need_one() -> None:
+    with pytest.raises(SettingsError, match="--device cuda:0: Ray has no GPU"):
+        most_workers({"CPU": 4.0}, "cuda:0")
+
+
+@pytest.mark.parametrize(("mode", "warnings"), [(None, 0), ("token", 0), ("disabled", 1)])
+def test_ray_on_this_machine_asks_for_a_token(mode: str | None, warnings: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", mode or "")
+    if mode is None:
+        monkeypatch.delenv("RAY_AUTH_MODE")
+    progress = Stopping()
+    _ask_for_token(progress)
+    assert os.environ["RAY_AUTH_MODE"] == (mode or "token") and len(progress.warnings) == warnings
 
 
 def test_a_file_that_can_be_read_by_now_is_read(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 
+import cv2
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from anomalyncd.run.ahead import DEPTH, ahead
 from anomalyncd.run.inputs import gather
 from anomalyncd.run.predict import Predictor, joined
 from anomalyncd.run.tables import TableWriter, write_table
+from command import call, fail
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +76,6 @@ def test_each_image_meets_its_own_map_and_bad_files_keep_their_place(model, tmp_
         if index % 4 == 0:
             path.write_bytes(b"no image")
         else:
-            import cv2
-
             cv2.imwrite(str(path), np.full((16, 16, 3), 10 * index, np.uint8))
         paths.append(path)
     predictor = Predictor(model.model_, model.model_.extractor(), Bright())
@@ -145,6 +145,40 @@ def test_a_table_without_rows_has_its_columns(tmp_path, suffix):
     write_table(pd.DataFrame({"image": [], "label": []}), path)
     found = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
     assert list(found.columns) == ["image", "label"] and not len(found)
+
+
+def test_two_processes_may_write_one_table(tmp_path, monkeypatch):
+    path = tmp_path / "table.csv"
+    with TableWriter(path) as first:
+        first.add(pd.DataFrame({"a": [1, 1]}))
+        monkeypatch.setattr("os.getpid", lambda: 1)
+        with TableWriter(path) as second:
+            second.add(pd.DataFrame({"a": [2]}))
+        assert path.read_text() == "a\n2\n"
+    assert path.read_text() == "a\n1\n1\n" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_regions_have_the_same_types_where_there_are_none(model, line):
+    some, none = (
+        model.predict(line[0][index : index + 1], maps=line[1][index : index + 1]).regions for index in (0, 2)
+    )
+    assert len(some) and not len(none)
+    assert none.dtypes.to_dict() == some.dtypes.to_dict()
+
+
+def test_what_is_read_is_not_written_over(model, line, tmp_path):
+    model.save(tmp_path / "run")
+    for index in range(2):
+        cv2.imwrite(str(tmp_path / f"{index}.png"), line[0][index])
+        np.save(tmp_path / f"{index}.npy", line[1][index])
+    table = tmp_path / "list.csv"
+    table.write_text("image,map\n0.png,0.npy\n1.png,1.npy\n")
+    before = table.read_bytes()
+    for out in (table, tmp_path / "run" / "images.csv", tmp_path / "run" / "new.csv"):
+        assert "written over what is read" in fail("predict", tmp_path / "run", table, "--out", out)
+    assert table.read_bytes() == before
+    call("predict", tmp_path / "run", table, "--out", tmp_path / "new.csv")
+    assert len(pd.read_csv(tmp_path / "new.csv")) == 2
 
 
 def test_a_table_that_is_not_finished_leaves_the_old_one(tmp_path):

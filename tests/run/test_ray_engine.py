@@ -143,7 +143,7 @@ def test_a_block_that_kills_every_worker_is_given_up(cluster: None, work: Path, 
     attempts = ray.remote(num_cpus=0)(_counter()).remote()
     block = Block(0, inputs.items[:2])
     assert [ray.get(attempts.begin.remote(0)) for _ in range(ATTEMPTS)][-1] == ATTEMPTS
-    worker = BlockWorker(str(work / "run"), "job", False, "cpu", attempts)
+    worker = BlockWorker(str(work / "run"), "job", False, "cpu", attempts=attempts)
     row = worker(pa.table({"block": [block.to_json()]})).to_pylist()[0]
     assert "images/000.png … images/001.png: the worker died 4 times" in row["error"] and not row["images"]
 

@@ -24,6 +24,7 @@ from anomalyncd.cli.serve import load
 from anomalyncd.errors import SettingsError
 from anomalyncd.report.stored import StoredPictures
 from anomalyncd.serve.api.app import make_api
+from anomalyncd.serve.api.batching import _item
 from anomalyncd.serve.api.limits import Limits
 from command import call
 from run.loop_scenes import images
@@ -85,12 +86,20 @@ def test_many_clients_at_once_share_batches_and_get_what_each_alone_would(served
 def test_an_exported_run_answers_the_same(served, tmp_path):
     pytest.importorskip("onnxruntime")
     call("export", served["image"], "--format", "onnx", "--out", tmp_path / "onnx")
+    with pytest.raises(SettingsError, match="on this processor"):
+        load(tmp_path / "onnx", "cuda")
     stems, expected = predicted(served["image"], served["scenes"], "image")
     with open_api(tmp_path / "onnx") as client:
         assert client.get("/v1/model").json()["classes"][1]["n_images"] is None
         answers = client.post(PREDICT, json=as_json(served["scenes"], stems, "image")).json()["images"]
     for place, one in enumerate(answers):
         check_same(one, expected, place)
+
+
+def test_the_precision_is_obeyed(served):
+    with pytest.raises(SettingsError, match="--precision"):
+        load(served["image"], "cpu", "float8")
+    assert load(served["image"], "cpu", "bfloat16")[0].model.config.precision == "bfloat16"
 
 
 def test_one_image_as_it_is(api, served):
@@ -236,6 +245,48 @@ def test_what_is_held_for_others_counts_too(served):
         refused = client.post(PREDICT, content=picture(served), headers={"Content-Type": "image/png"})
         assert refused.status_code == 503 and refused.headers["Retry-After"] == "1"
         assert app.state.traffic.held == 20_000
+
+
+def test_masks_that_are_too_ragged_for_run_lengths(served):
+    stripes = np.zeros((64, 64), np.uint8)
+    stripes[::2] = stripes[:, 0] = 255
+    files = {"image": picture(served), "mask": cv2.imencode(".png", stripes)[1].tobytes()}
+    with open_api(served["mask"], runs=1000) as client:
+        refused = client.post(PREDICT, files=files)
+        assert refused.status_code == 422 and "masks=png" in refused.json()["detail"]
+        assert client.post(PREDICT, params={"masks": "png"}, files=files).status_code == 200
+    with open_api(served["mask"]) as client:
+        (region,) = client.post(PREDICT, files=files).json()["images"][0]["regions"]
+        assert len(region["mask"]["counts"]) > 1000
+
+
+def test_the_answer_is_made_within_the_deadline(served, monkeypatch):
+    predictor, _ = load(served["image"], "cpu")
+    go = threading.Event()
+    monkeypatch.setattr("anomalyncd.serve.api.app._answer", lambda *_: go.wait(30) and b"{}")
+    with client_of(make_api(predictor, limits=Limits(seconds=1))) as client, ThreadPoolExecutor(1) as pool:
+        late = pool.submit(client.post, PREDICT, files={"image": picture(served)})
+        try:
+            assert late.result(10).status_code == 504
+        finally:
+            go.set()
+
+
+@pytest.mark.parametrize("needs", ["image", "map"])
+def test_images_are_decoded_only_so_far_ahead(served, needs, monkeypatch):
+    slow, decoded = Slow(served[needs]), []
+    monkeypatch.setattr("anomalyncd.serve.api.batching._item", lambda *a: decoded.append(a) or _item(*a))
+    app = make_api(slow.predictor, limits=Limits(batch=1, threads=1, decoded_pixels=2 * 64 * 64))
+    stems = [f"{number:03d}" for number in range(6)]
+    with client_of(app) as client, ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(client.post, PREDICT, json=as_json(served["scenes"], stems, needs))
+        assert slow.begun.wait(30)
+        time.sleep(0.2)
+        ahead = len(decoded)
+        slow.go.set()
+        answer = accepted.result(30)
+    assert ahead == {"image": 2, "map": 1}[needs], "a map has pixels too"
+    assert len(answer.json()["images"]) == len(decoded) == 6 and app.state.batcher._decoded == 0
 
 
 def test_limits_that_make_no_sense():

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from anomalyncd.crop import CropRule
 from anomalyncd.export.coco import run_lengths as of_whole_image
 from anomalyncd.serve.api.metrics import Metrics
-from anomalyncd.serve.api.shapes import region_shapes, run_lengths
+from anomalyncd.serve.api.shapes import RunBudget, TooManyRunsError, region_shapes, run_lengths
 from anomalyncd.serve.api.uploads import Upload, UploadError, parse
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=20)
@@ -71,6 +71,17 @@ def test_run_lengths_of_a_part_are_those_of_the_whole(shape, data):
     whole[y : y + shape.shape[0], x : x + shape.shape[1]] = shape
     if shape.any():
         assert run_lengths(shape, (x, y), (height, width)) == of_whole_image(whole)
+
+
+@given(shape=arrays(bool, st.tuples(st.integers(1, 6), st.integers(1, 6))), below=st.integers(0, 1))
+def test_runs_are_counted_before_they_are_made(shape, below):
+    if shape.any():
+        size = (shape.shape[0] + below, shape.shape[1])
+        budget = RunBudget(100)
+        lengths = run_lengths(shape, (0, 0), size, budget)
+        assert len(lengths) <= 100 - budget.left <= len(lengths) + 1, "the last run may be empty"
+        with pytest.raises(TooManyRunsError):
+            run_lengths(shape, (0, 0), size, RunBudget(len(lengths) - 1))
 
 
 def test_a_region_thinner_than_a_pixel_is_its_box():

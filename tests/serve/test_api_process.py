@@ -11,13 +11,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from starlette.responses import PlainTextResponse
 
+from anomalyncd.serve.api import server
+from anomalyncd.serve.api.gate import Traffic
+from anomalyncd.serve.api.limits import Limits
+from anomalyncd.serve.api.server import Server
 from command import fail
 
 # The command as it is, but that a file decides when the network may go on.
@@ -174,6 +180,50 @@ def test_a_second_signal_ends_it_at_once(service: Service, served: dict[str, Pat
         started = time.monotonic()
         code, _, _ = service.end(signal.SIGINT)
     assert code == 128 + signal.SIGINT and time.monotonic() - started < 5
+
+
+class Unread:
+    """An answer of 8 MB for a client that does not read it, from a server in a thread."""
+
+    def __init__(self, limits: Limits) -> None:
+        async def large(scope: Any, receive: Any, send: Any) -> None:
+            await PlainTextResponse("x" * 8_000_000)(scope, receive, send)
+
+        app = FastAPI()
+        app.mount("/large", large)
+        app.state.traffic, app.state.limits = Traffic(), limits
+        self.server, self.listener = Server(app), socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self.server.run_on, args=(self.listener,), daemon=True)
+        self.thread.start()
+        self.client = socket.create_connection(self.listener.getsockname())
+        self.client.sendall(b"GET /large/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self.wait_for(lambda: any(c.flow.write_paused for c in self.server.server_state.connections))
+
+    @staticmethod
+    def wait_for(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_a_client_that_does_not_read_cannot_stop_the_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.2, raising=False)
+    unread = Unread(Limits(read_seconds=0.1, seconds=0.1))
+    with closing(unread.client):
+        unread.server.app.state.traffic.stopping = True
+        unread.thread.join(5)
+        assert not unread.thread.is_alive() and unread.server.force_exit
+
+
+def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "WRITE_SECONDS", 0.2, raising=False)
+    unread = Unread(Limits())
+    with closing(unread.client):
+        unread.wait_for(lambda: not unread.server.server_state.connections)
+        unread.server.app.state.traffic.stopping = True
+        unread.thread.join(5)
+        assert not unread.thread.is_alive() and not unread.server.force_exit
 
 
 def test_what_the_command_refuses(served: dict[str, Path]):

@@ -163,8 +163,11 @@ def predict(
         if workers is not None or address is not None:
             raise SettingsError("--workers and --address go with --engine ray.")
         check_table(out)
+    regions = out.with_name(f"{out.stem}_regions{out.suffix}")
+    opt.spare_inputs(out, regions, run=run, inputs=[path for path in (images, maps, masks) if path is not None])
     progress = opt.make_progress(quiet)
-    model = load_fitted(run, device, precision, progress, exported=engine == "local")
+    # Ray's workers have devices of their own; what starts them needs none.
+    model = load_fitted(run, device if engine == "local" else "cpu", precision, progress, exported=engine == "local")
     bare = maps is None and masks is None and model.detector_name is not None
     inputs = load_inputs(images, maps=maps, masks=masks, detected=bare)
     for note in inputs.notes:
@@ -172,11 +175,12 @@ def predict(
     if engine == "ray":
         from ..run.engine_ray import predict_with_ray
 
-        done = predict_with_ray(run, inputs, out, progress, workers=workers, address=address, device=device)
+        done = predict_with_ray(
+            run, inputs, out, progress, workers=workers, address=address, device=device, precision=precision
+        )
         show_counts(done.counts)
         typer.echo(f"\n{done.images} and {done.regions}; {counted(done.n_skipped, 'file')} skipped.")
         return
-    regions = out.with_name(f"{out.stem}_regions{out.suffix}")
     counts, n_skipped = Counter[str](), 0
     with TableWriter(out) as image_table, TableWriter(regions) as region_table:  # regions are closed first
         for found in model.predictor(inputs).stream(inputs, progress):

@@ -69,6 +69,11 @@ def _export_networks(
     found = export_networks(run, format, out, int8=int8, calibration=calibration, progress=progress)
     if found.detector and not found.has_detector:
         progress.warn(f"{found.detector} is not exported: the runtime must be given maps that it made of new images.")
+    if not found.refitted:
+        progress.warn(
+            "less than half of the run's images are where they were, so the unknown score was not fitted to int8: more "
+            "images than before may be called unknown."
+        )
     if found.as_float:
         progress.warn(
             f"{' and '.join(found.as_float)}: no images or crops to take the ranges of int8 from, so this stays float32. "

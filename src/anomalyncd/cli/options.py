@@ -109,3 +109,11 @@ def make_progress(quiet: bool) -> Terminal:
 def this_call() -> str:
     """What was typed, for the log."""
     return shlex.join(["anomalyncd", *sys.argv[1:]])
+
+
+def spare_inputs(*outputs: Path, run: Path, inputs: Sequence[Path]) -> None:
+    """Refuse results that would take the place of what they are made from."""
+    for path in (output.resolve() for output in outputs):
+        inside = path.is_relative_to(run.resolve()) and not path.is_relative_to((run / "export").resolve())
+        if inside or any(path == other.resolve() for other in inputs):
+            raise SettingsError(f"{path}: this would be written over what is read. Choose another place for --out.")

@@ -13,6 +13,7 @@ from .show import quoted
 
 if TYPE_CHECKING:
     from ..run.predict import Predictor
+    from ..runtime import Runtime
 
 MB = 1_000_000
 
@@ -41,6 +42,9 @@ def serve(
     batch_wait: Annotated[float, typer.Option(min=0, help="Milliseconds that a batch waits for more.")] = 5,
     threads: Annotated[int, typer.Option(min=1, help="Threads that decode and prepare images.")] = 4,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="float32 or bfloat16; auto is bfloat16 on a GPU that has it, else float32.")
+    ] = "auto",
 ) -> None:
     """Class images with RUN over HTTP."""
     check_installed("serve")
@@ -56,7 +60,7 @@ def serve(
         wait_seconds=batch_wait / 1000, threads=threads,
     )  # fmt: skip
     with listen(host, port) as listener:
-        predictor, counts = load(run, device)
+        predictor, counts = load(run, device, precision)
         needs = needs_of(predictor)
         web = make_api(predictor, counts=counts, token=token, limits=limits)
         address = f"http://{shown(host)}:{listener.getsockname()[1]}"
@@ -65,37 +69,39 @@ def serve(
         allowed = f" -H 'Authorization: Bearer {shown_token}'" if token else ""
         typer.echo(f"Serving {quoted(run)} at {address}   (Ctrl-C ends it after what was accepted is answered)")
         typer.echo(f"Next: curl {address}/v1/predict{allowed} -F image=@IMAGE{beside}")
-        Server(web).run_on(listener)
-    typer.echo("\nEverything accepted was answered.\nNext: anomalyncd update RUN NEW_IMAGES   (where much was unknown)")
+        server = Server(web)
+        server.run_on(listener)
+    done = "Not all took their answers in time." if server.force_exit else "Everything accepted was answered."
+    typer.echo(f"\n{done}\nNext: anomalyncd update RUN NEW_IMAGES   (where much was unknown)")
 
 
-def load(run: Path, device: str) -> tuple[Predictor, dict[int, int] | None]:
+def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, dict[int, int] | None]:
     """A run, or its export, ready to work, and how many of its images each class has, where that is known."""
+    from ..progress import Silent
     from ..run.inputs import Inputs
-    from ..runtime import is_exported
+    from ..runtime import Runtime
     from ..serve.api.warm import warm_up
+    from .fitted import load_fitted
 
-    counts = None
-    if is_exported(run):
-        predictor = _exported(run)
+    fitted, counts = load_fitted(run, device, precision, Silent()), None
+    if isinstance(fitted, Runtime):
+        predictor = _exported(fitted)
     else:
         from ..estimator import AnomalyNCD
 
-        model = AnomalyNCD.load(run, device=device)
-        predictor, labels = model.predictor(Inputs([])), model.labels_.tolist()
+        assert isinstance(fitted, AnomalyNCD)
+        predictor, labels = fitted.predictor(Inputs([])), fitted.labels_.tolist()
         counts = {label: labels.count(label) for label in set(labels)}
     warm_up(predictor)
     return predictor, counts
 
 
-def _exported(folder: Path) -> Predictor:
+def _exported(runtime: Runtime) -> Predictor:
     import numpy as np
 
     from ..run.inputs import Inputs
     from ..run.records import Item
-    from ..runtime import Runtime
 
-    runtime = Runtime(folder)
     if runtime.detector_name and not runtime.makes_maps:  # its detector was not exported, so clients must send its maps
         nothing = np.zeros((1, 1), np.float32)
         return runtime.predictor(Inputs([Item("", nothing, map=nothing)]))

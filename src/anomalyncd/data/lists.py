@@ -87,7 +87,8 @@ def _cell(path: Path, name: str, value: Any) -> str:
     if value is None or value != value:  # NaN: how pandas stores an empty cell of a column of numbers
         return ""
     if name == "label" and isinstance(value, int | float):
-        return str(value)
+        # whole numbers of a column with empty cells are stored as 3.0
+        return str(int(value) if isinstance(value, float) and value.is_integer() else value)
     raise DataError(f"{path}: expected text in the column '{name}', found {type(value).__name__}")
 
 

@@ -18,9 +18,12 @@ from ..progress import Silent
 from ..run.detect import DETECTOR, detect_again
 from ..run.folder import CLASS_NAMES, MODEL_FILE
 from ..run.model import DiscoveryModel, make_encoder
+from ..runtime.engine import open_graph
 from ..runtime.folder import DETECTOR_FILE, DetectorInfo, ExportInfo, NetworkInfo
+from ..runtime.network import GraphNetwork
 from .onnx import trained_grid, write_grid, write_guided, write_patches
 from .openvino import Calibration, Sample, convert
+from .rounded import fit_unknown_again
 from .source import Results
 from .target import check_outside, whole_folder
 
@@ -34,6 +37,7 @@ class ExportedNetworks:
     n_bytes : of all files
     detector : name of the run's detector, None where maps or masks were given; has_detector : whether it is in the export
     as_float : graphs that int8 was asked for and that stayed float32, because there was nothing to calibrate them with
+    refitted : False where int8 was asked for and the unknown score could not be fitted to it, because the images are gone
     """
 
     folder: Path
@@ -41,6 +45,7 @@ class ExportedNetworks:
     detector: str | None
     has_detector: bool
     as_float: list[str]
+    refitted: bool = True
 
 
 def export_networks(
@@ -84,6 +89,12 @@ def export_networks(
                     as_float += [name] if samples and not found and name != "detector" else []
                     convert(onnx, folder / f"{name}.xml", found)
                 advance()
+        refitted = True
+        if int8:
+            graphs = {name: open_graph(folder / f"{name}.xml", "openvino") for name in networks.writers}
+            rounded = GraphNetwork(networks.network, graphs.get("patches"), graphs.get("guided"))
+            refitted = fit_unknown_again(run, networks.model, rounded, progress or Silent())
+            (folder / MODEL_FILE).write_bytes(networks.model.pack())
         packages = ("torch", "timm", "onnx", *(("openvino",) if format == "openvino" else ()))
         info = ExportInfo(
             format, "int8" if int8 else "float32", networks.network,
@@ -95,7 +106,8 @@ def export_networks(
             **info.notes(folder),
         }  # fmt: skip
     n_bytes = sum(path.stat().st_size for path in out.iterdir())
-    return ExportedNetworks(out, n_bytes, networks.model.config.detect.name, networks.detector is not None, as_float)
+    detector = networks.model.config.detect.name
+    return ExportedNetworks(out, n_bytes, detector, networks.detector is not None, as_float, refitted)
 
 
 class RunNetworks:

@@ -37,5 +37,9 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Non
     torch.bfloat16
     """
     if precision == "auto":
-        precision = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+        precision = (
+            "bfloat16"
+            if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+            else "float32"
+        )
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

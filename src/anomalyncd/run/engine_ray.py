@@ -8,7 +8,7 @@ import shutil
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,6 +58,7 @@ def predict_with_ray(
     workers: int | None = None,
     address: str | None = None,
     device: str = "auto",
+    precision: str = "auto",
 ) -> Written:
     """Class images with the model of a run and write the tables that `anomalyncd predict` writes in one process.
 
@@ -72,6 +73,8 @@ def predict_with_ray(
         images/ and regions/
     workers : processes of one CPU each (and one GPU with device="cuda"); by default as many as there are CPUs
     address : of a Ray cluster; by default Ray runs on this machine for as long as the call
+    device : of the workers; this process needs none
+    precision : auto (as the run has it), float32 or bfloat16
     """
     if find_spec("ray") is None or find_spec("pyarrow") is None:
         raise SettingsError("--engine ray needs Ray Data: pip install 'anomalyncd[ray]', or use --engine local.")
@@ -87,10 +90,12 @@ def predict_with_ray(
     place = out.with_name(f"{out.name}.parts") if whole else out
     inputs.check_outside(place)
     with RunFolder(place).writing() as folder:
-        parts = Parts(folder, split(inputs), job_key(run, bare))
+        parts = Parts(folder, split(inputs), job_key(run, bare, precision))
         parts.sweep()
         todo = parts.missing()
-        worker = (str(run.absolute()), parts.job, bare, device)
+        worker = (str(run.absolute()), parts.job, bare, device, precision)
+        if todo and address is None:
+            _ask_for_token(progress)
         ray_or_not = ray_for(workers or _cpus(), address) if todo else nullcontext()
         with ray_or_not, progress.task("Images", len(inputs)) as advance:
             advance(len(inputs) - sum(len(block.items) for block in todo))
@@ -120,12 +125,15 @@ class BlockWorker:
     run : the run folder
     job : see `job_key`
     bare : the run's detector makes the maps
-    device : as everywhere
+    device, precision : as everywhere
     attempts : handle of an actor whose `begin(start)` counts how often a block was begun, or None
     """
 
-    def __init__(self, run: str, job: str, bare: bool, device: str, attempts: Any = None) -> None:
-        self.run, self.job, self.bare, self.device, self.attempts = Path(run), job, bare, device, attempts
+    def __init__(
+        self, run: str, job: str, bare: bool, device: str, precision: str = "auto", attempts: Any = None
+    ) -> None:
+        self.run, self.job, self.bare, self.attempts = Path(run), job, bare, attempts
+        self.device, self.precision = device, precision
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -136,6 +144,8 @@ class BlockWorker:
         torch.set_num_threads(1)  # one CPU each, or the workers of a machine would fight for them
         cv2.setNumThreads(1)
         model = DiscoveryModel.read(self.run, device=self.device)
+        if self.precision != "auto":
+            model.config = model.config.model_copy(update={"precision": self.precision})
         detector = detect_again(self.run, model.config) if self.bare else None
         return Predictor(model, model.extractor(), detector)
 
@@ -209,6 +219,14 @@ def ray_for(workers: int, address: str | None) -> Iterator[None]:
             ray.shutdown()
 
 
+def _ask_for_token(progress: Silent) -> None:
+    """Let Ray on this machine answer only who has the user's token, unless the user has decided otherwise."""
+    if "ray" not in sys.modules:  # which reads this once; the default of `ray.init` is a token too
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        progress.warn("RAY_AUTH_MODE is not token: who reaches this machine can run code in Ray while the job runs.")
+
+
 def _check_answers(address: str) -> None:
     """Say at once that nobody is there, which takes Ray minutes."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
@@ -244,11 +262,10 @@ def _classed(
 
     DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    device = worker[-1]
-    attempts: Any = ray.remote(num_cpus=0)(_counter()).remote()
-    there = ray.cluster_resources()
+    *_, device, _ = worker
     gpus = 1 if device.startswith("cuda") else 0
-    most = int(there.get("GPU" if gpus else "CPU", 0)) or 1
+    most = most_workers(ray.cluster_resources(), device)
+    attempts: Any = ray.remote(num_cpus=0)(_counter()).remote()
     by_start = {block.start: block for block in todo}
     for first in range(0, len(todo), WAVE):
         wave = todo[first : first + WAVE]
@@ -265,6 +282,22 @@ def _classed(
                 yield by_start[row["start"]], {"images": row["images"], "regions": row["regions"]}
         except ray.exceptions.RayError as error:
             raise RunError(f"a worker of Ray failed ({str(error).strip().splitlines()[-1]}).") from error
+
+
+def most_workers(there: Mapping[str, float], device: str) -> int:
+    """How many fit into what a cluster has.
+
+    Examples
+    --------
+    >>> most_workers({"CPU": 8.0, "GPU": 2.0}, "cuda"), most_workers({"CPU": 8.0}, "auto")
+    (2, 8)
+    """
+    if not device.startswith("cuda"):
+        return int(there.get("CPU", 0)) or 1
+    gpus = int(there.get("GPU", 0))
+    if not gpus:  # Ray would wait for one for ever
+        raise SettingsError(f"--device {device}: Ray has no GPU, here or on the cluster. Use --device cpu.")
+    return gpus
 
 
 def _counter() -> type:

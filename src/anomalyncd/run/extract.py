@@ -93,7 +93,7 @@ class Extractor:
         )  # learned although nothing was found
         for number, region in enumerate(regions):
             crop, crop_mask = cut(image, components, region, self.config.crop.size)
-            context_mask = _shrink_mask(np.isin(components, region.labels), size)
+            context_mask = _shrink_region(components, region, image.shape[:2], size)
             if empty:
                 crop_mask, context_mask = np.zeros_like(crop_mask), np.zeros_like(context_mask)
             out.crops.append(crop)
@@ -195,6 +195,29 @@ def shrink(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
     """The whole image as the network sees it: (size, size, 3)."""
     method = cv2.INTER_AREA if max(image.shape[:2]) > size else cv2.INTER_CUBIC
     return cv2.resize(image, (size, size), interpolation=method).astype(np.uint8, copy=False)
+
+
+def _shrink_region(
+    components: npt.NDArray[np.int32], region: Region, image_size: tuple[int, ...], size: int
+) -> FloatMap:
+    """`_shrink_mask` of a region alone; only where the region is, as the map may be large and its regions many."""
+    (x, y, box_width, box_height), (height, width) = region.box, image_size
+    rows, columns = components.shape
+    y0, y1 = y * rows // height, -(-(y + box_height) * rows // height)
+    x0, x1 = x * columns // width, -(-(x + box_width) * columns // width)
+    if min(rows, columns) < size or 16 * (y1 - y0) * (x1 - x0) > rows * columns:
+        return _shrink_mask(np.isin(components, region.labels), size)
+    own = np.isin(components[y0:y1, x0:x1], region.labels)
+    share: FloatMap = (_shares(y0, y1, rows, size) @ own @ _shares(x0, x1, columns, size).T).astype(np.float32)
+    return share
+
+
+def _shares(start: int, stop: int, length: int, size: int) -> npt.NDArray[np.float64]:
+    """Share of pixels start … stop of `length` in each of the `size` that they are shrunk to: (size, stop - start)."""
+    step, pixels = length / size, np.arange(start, stop)
+    edges = np.arange(size + 1)[:, None] * step
+    overlap = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)
+    return np.where(overlap > 1e-3, overlap, 0) / step  # OpenCV leaves out less than this
 
 
 def _shrink_mask(mask: npt.NDArray[np.bool_] | FloatMap, size: int) -> FloatMap:

@@ -104,7 +104,7 @@ def load_inputs(
         dataset = replace(dataset, samples=tuple(replace(s, map=None, mask=None) for s in dataset.samples))
     elif not dataset.has_maps and not dataset.has_masks:
         raise DataError(
-            f"{images}: give maps (--maps) or masks (--masks), one for each image, or a detector (--detector)."
+            f"{images}: give maps (--maps) or masks (--masks), one for each image (or, for `discover`, a --detector)."
         )
     items = [Item(s.id, s.image, s.map, s.mask) for s in dataset.samples]
     searched = [Path(folder) for folder in (maps, masks) if folder is not None]

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from .. import __version__
+from ..checksum import sha256
 from ..data.maps import StackRow
 from ..errors import SettingsError
 from .extract import is_readable
@@ -25,6 +26,7 @@ KINDS = ("regions", "images")  # tables of a part, in the order in which they ar
 LARGEST = 16 * SHARD  # images of a block; whole shards, so that the network sees the same batches as in one process
 ROWS = 65536  # at least so many are put into the final table at once
 SEAL = b"anomalyncd"
+BLANK = b"sha256 of the file with this in its place".ljust(64, b".")
 _TEXT = frozenset({"image", "class_name", "classes", "true_label"})
 _FRACTIONS = frozenset({"area", "score", "probability", "unknown"})
 
@@ -84,7 +86,7 @@ def split(inputs: Inputs) -> list[Block]:
 def job_key(run: Path, *settings: Any) -> str:
     """What all parts of a job share: the run's model, names and detector, and how it is used."""
     files = [run / MODEL_FILE, run / CLASS_NAMES, *sorted((run / "detector").rglob("*"))]
-    found = [(file.relative_to(run).as_posix(), _digest(file)) for file in files if file.is_file()]
+    found = [(file.relative_to(run).as_posix(), sha256(file)) for file in files if file.is_file()]
     return stable_hash(__version__, found, settings)
 
 
@@ -93,8 +95,13 @@ def pack(key: str, images: pd.DataFrame, regions: pd.DataFrame, odd: Sequence[Im
 
     odd : records of images with an error or a note, where `index` is the place in the block
     """
-    seal = json.dumps({"key": key, "odd": [asdict(record) for record in odd], "fine": len(images) > 0})
-    return {"images": _to_parquet(images, {SEAL: seal.encode()}), "regions": _to_parquet(regions, {})}
+    second = _to_parquet(regions, {})
+    seal = {
+        "key": key, "odd": [asdict(record) for record in odd], "fine": len(images) > 0,
+        "regions": hashlib.sha256(second).hexdigest(), "images": BLANK.decode(),
+    }  # fmt: skip
+    first = _to_parquet(images, {SEAL: json.dumps(seal).encode()})
+    return {"images": first.replace(BLANK, hashlib.sha256(first).hexdigest().encode()), "regions": second}
 
 
 class Parts:
@@ -119,7 +126,7 @@ class Parts:
                     path.unlink()
 
     def missing(self) -> list[Block]:
-        """Blocks without a part, or whose run or files have changed, or with a file that can be read by now."""
+        """Blocks without a whole part, or whose run or files have changed, or with a file that can be read by now."""
         return [block for block in self.blocks if not self._is_done(block)]
 
     def write(self, block: Block, files: dict[str, bytes]) -> None:
@@ -152,12 +159,22 @@ class Parts:
 
     def _is_done(self, block: Block) -> bool:
         seal = self._seal(block)
-        if seal is None or seal.get("key") != block.key(self.job):
+        if seal is None or seal.get("key") != block.key(self.job) or not self._is_whole(block, seal):
             return False
         return not any(record.error and is_readable(block.items[record.index]) for record in self._odd(block, seal))
 
+    def _is_whole(self, block: Block, seal: dict[str, Any]) -> bool:
+        """Whether both files are, byte by byte, what was written."""
+        digest = str(seal.get("images"))
+        try:
+            content = self._path("images", block).read_bytes().replace(digest.encode(), BLANK)
+            found = [hashlib.sha256(content).hexdigest(), sha256(self._path("regions", block))]
+        except OSError:
+            return False
+        return found == [digest, seal.get("regions")]
+
     def _seal(self, block: Block) -> dict[str, Any] | None:
-        """What the part was made from; None where it is missing or damaged."""
+        """What the part was made from; None where it is missing or cannot be opened."""
         from pyarrow import ArrowException, parquet
 
         try:
@@ -218,11 +235,3 @@ def _source(place: Any) -> Any:
     if place is None:
         return None
     return Path(place) if isinstance(place, str) else StackRow(Path(place[0]), place[1])
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()

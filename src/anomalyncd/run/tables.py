@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -109,11 +112,17 @@ def assign(
     )
     rows = [(r.image, r.region, *r.box, *r.square, round(r.area, 2), round(r.score, DIGITS)) for r in regions]
     region_table = pd.DataFrame(rows, columns=list(REGION_COLUMNS[:11]))
+    if not rows:  # a table without rows has the types of one with some
+        region_table = region_table.astype({name: _kind(name) for name in REGION_COLUMNS[:11]})
     region_table["label"] = region_labels
-    region_table["class_name"] = [names.get(k, "unknown") for k in region_labels.tolist()]
+    region_table["class_name"] = pd.Series([names.get(k, "unknown") for k in region_labels.tolist()], dtype="str")
     region_table["probability"] = region_best.round(DIGITS)
     region_table["unknown"] = far_off.round(DIGITS)
     return Assignment(labels, probabilities, classes, image_table, region_table)
+
+
+def _kind(column: str) -> str:
+    return "str" if column == "image" else "float64" if column in ("area", "score") else "int64"
 
 
 def _counted(labels: npt.NDArray[np.int64], of_image: npt.NDArray[np.int64], n_images: int) -> npt.NDArray[np.bool_]:
@@ -163,6 +172,7 @@ def check_table(path: Path) -> None:
 
 
 GROUP = 10_000  # rows that are written at once
+ABANDONED = 86_400  # seconds after which a file that a killed process left is taken away
 
 
 class TableWriter:
@@ -181,16 +191,24 @@ class TableWriter:
 
     def __init__(self, path: Path) -> None:
         check_table(path)
-        self.path, self.partial = path, path.with_name(path.name + PARTIAL)
+        self.path = path
+        self.partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")  # another process may write the same table
         self._empty: pd.DataFrame | None = None  # what to write where no piece has a row
-        self._file: Any = None
         self._waiting: list[pd.DataFrame] = []  # pieces of the next group of rows
+        self._parquet: Any = None
 
     def __enter__(self) -> TableWriter:
+        with self._told():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            for left in self.path.parent.glob(f"{glob.escape(self.path.name)}.*{PARTIAL}"):
+                if time.time() - left.stat().st_mtime > ABANDONED:
+                    left.unlink(missing_ok=True)
+            self._file = self.partial.open("wb")
+        self._begun = False
         return self
 
     def add(self, table: pd.DataFrame) -> None:
-        """Put rows behind those that are there; a piece without rows knows no types, so it waits for one that has some."""
+        """Put rows behind those that are there; a piece without rows waits for one that has some."""
         if len(table):
             self._waiting.append(table)
             if sum(map(len, self._waiting)) >= GROUP:
@@ -200,22 +218,22 @@ class TableWriter:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            if kind is None and self._file is None and not self._waiting and self._empty is not None:
-                self._waiting.append(self._empty)
             if kind is None:
+                if not self._begun and not self._waiting and self._empty is not None:
+                    self._waiting.append(self._empty)
                 self._flush()
-            if self._file is not None:
-                self._close()
-            if kind is None:
                 with self._told():
+                    if self._parquet is not None:
+                        self._parquet.close()
+                    self._file.flush()
+                    os.fsync(self._file.fileno())  # on disk before the name is
+                    self._file.close()
                     self.partial.replace(self.path)
         finally:
             with suppress(OSError):
+                self._file.close()
+            with suppress(OSError):
                 self.partial.unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        with self._told():
-            self._file.close()
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -223,29 +241,23 @@ class TableWriter:
         table, self._waiting = pd.concat(self._waiting, ignore_index=True), []
         with self._told():
             if self.path.suffix.lower() == ".csv":
-                self._write_csv(table)
+                text = table.to_csv(index=False, header=not self._begun, lineterminator="\n")
+                self._file.write(text.encode("utf-8"))
             else:
                 self._write_parquet(table)
-
-    def _write_csv(self, table: pd.DataFrame) -> None:
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.partial.open("wb")
-            self._file.write(to_csv(table.head(0)).encode("utf-8"))
-        self._file.write(table.to_csv(index=False, header=False, lineterminator="\n").encode("utf-8"))
+        self._begun = True
 
     def _write_parquet(self, table: pd.DataFrame) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if self._file is None:
+        if self._parquet is None:
             schema = pa.Schema.from_pandas(table, preserve_index=False)
             for place, column in enumerate(schema):  # a column of nothing but None in the first piece holds text later
                 if pa.types.is_null(column.type):
                     schema = schema.set(place, pa.field(column.name, pa.string()))
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = pq.ParquetWriter(self.partial, schema)
-        self._file.write_table(pa.Table.from_pandas(table, schema=self._file.schema, preserve_index=False))
+            self._parquet = pq.ParquetWriter(self._file, schema)
+        self._parquet.write_table(pa.Table.from_pandas(table, schema=self._parquet.schema, preserve_index=False))
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..checksum import sha256
 from ..errors import RunError
+from ..run.folder import IMAGES_TABLE
 
 MARKER = "export.json"  # in every export: what it is, and which files belong to it
 DETECTOR_FILE = "detector.safetensors"  # settings, and the bank or the references
@@ -66,8 +67,8 @@ def is_exported(folder: Path) -> bool:
     """Whether this is a folder that `Runtime` opens, whole or damaged, and not a run folder or another export."""
     try:
         return json.loads((folder / MARKER).read_text(encoding="utf-8")).get("format") in ENGINE_OF
-    except (OSError, ValueError, AttributeError):
-        return False
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return (folder / MARKER).is_file() and not (folder / IMAGES_TABLE).exists()
 
 
 def read_export(folder: Path) -> ExportInfo:
@@ -78,7 +79,7 @@ def read_export(folder: Path) -> ExportInfo:
         format, version = stored["format"], stored.get("version")
     except FileNotFoundError:
         raise RunError(f"{folder}: expected an exported run with {MARKER}, none found. {AGAIN}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged, or not of anomalyncd ({error}). {AGAIN}") from error
     if format not in ENGINE_OF:
         raise RunError(f"{folder}: is an export to {format}, which holds no network. {AGAIN}")

@@ -45,7 +45,7 @@ from .schema import (
     RunLengths,
     request_schemas,
 )  # fmt: skip
-from .shapes import Mask, png, region_shapes, run_lengths
+from .shapes import Mask, RunBudget, TooManyRunsError, png, region_shapes, run_lengths
 from .uploads import UploadError, check_content_type, parse
 
 DESCRIPTION = """Classes of product images, as a run of `anomalyncd discover` found them.
@@ -98,6 +98,7 @@ def make_api(
         middleware=[Middleware(Gate, token=token, limits=limits, traffic=traffic, metrics=metrics)],
     )  # fmt: skip
     app.state.stop, app.state.traffic, app.state.batcher, app.state.metrics = stop, traffic, batcher, metrics
+    app.state.limits = limits
     _answer_errors(app)
     _describe_requests(app)
 
@@ -117,15 +118,18 @@ def make_api(
             del body, uploads  # each is let go as soon as it is decoded
             with anyio.fail_after(limits.seconds):
                 found = await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+                outcomes = list(zip(names, found, strict=True))
+                for _, outcome in outcomes:
+                    if isinstance(outcome, BaseException) and (
+                        len(found) == 1 or not isinstance(outcome, BadFileError)
+                    ):
+                        raise outcome
+                budget, rule = RunBudget(limits.runs), predictor.extractor.rule
+                content = await run_sync(_answer, outcomes, model, rule, masks, budget, abandon_on_cancel=True)
         except TimeoutError:
             raise RefusedError(refusal(504, f"No answer within {limits.seconds:g} s.")) from None
         finally:
             traffic.held -= n_held
-        outcomes = list(zip(names, found, strict=True))
-        for _, outcome in outcomes:
-            if isinstance(outcome, BaseException) and (len(outcomes) == 1 or not isinstance(outcome, BadFileError)):
-                raise outcome
-        content = await run_sync(_answer, outcomes, model, predictor.extractor.rule, masks)
         return Response(content, media_type="application/json")
 
     @app.get("/v1/model", responses=GUARDED)
@@ -204,10 +208,14 @@ async def _read(request: Request, limits: Limits, traffic: Traffic) -> bytes:
 
 
 def _answer(
-    outcomes: Sequence[tuple[str, Classed | BaseException]], model: DiscoveryModel, rule: CropRule, masks: MaskForm
+    outcomes: Sequence[tuple[str, Classed | BaseException]],
+    model: DiscoveryModel,
+    rule: CropRule,
+    masks: MaskForm,
+    budget: RunBudget,
 ) -> bytes:
     images: list[ImageAnswer | FailedImage] = [
-        _image(name, found, model, rule, masks)
+        _image(name, found, model, rule, masks, budget)
         if isinstance(found, Classed)
         else FailedImage(name=name, error=str(found))
         for name, found in outcomes
@@ -215,7 +223,9 @@ def _answer(
     return PredictAnswer(images=images).model_dump_json().encode()
 
 
-def _image(name: str, found: Classed, model: DiscoveryModel, rule: CropRule, masks: MaskForm) -> ImageAnswer:
+def _image(
+    name: str, found: Classed, model: DiscoveryModel, rule: CropRule, masks: MaskForm, budget: RunBudget
+) -> ImageAnswer:
     size = (found.record.height, found.record.width)
     shapes: Sequence[Mask | None] = [None] * len(found.regions)
     if masks != "none":
@@ -227,15 +237,17 @@ def _image(name: str, found: Classed, model: DiscoveryModel, rule: CropRule, mas
         probabilities={
             str(k): _share(p) for k, p in zip(model.classes.tolist(), found.probabilities.tolist(), strict=True)
         },
-        regions=[_region(region, shape, size, masks) for region, shape in zip(found.regions, shapes, strict=True)],
+        regions=[_region(row, shape, size, masks, budget) for row, shape in zip(found.regions, shapes, strict=True)],
     )  # fmt: skip
 
 
-def _region(row: dict[Hashable, Any], shape: Mask | None, size: tuple[int, int], masks: MaskForm) -> RegionAnswer:
+def _region(
+    row: dict[Hashable, Any], shape: Mask | None, size: tuple[int, int], masks: MaskForm, budget: RunBudget
+) -> RegionAnswer:
     corner = (row["x"], row["y"])
     mask: RunLengths | str | None = None
     if shape is not None:
-        mask = png(shape) if masks == "png" else RunLengths(size=size, counts=run_lengths(shape, corner, size))
+        mask = png(shape) if masks == "png" else RunLengths(size=size, counts=run_lengths(shape, corner, size, budget))
     return RegionAnswer(
         box=Box(x=row["x"], y=row["y"], width=row["width"], height=row["height"]), area=row["area"],
         score=row["score"] if math.isfinite(row["score"]) else 0.0, label=row["label"], class_name=row["class_name"],
@@ -278,6 +290,10 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(BadFileError)
     def unreadable(_: Request, error: BadFileError) -> Response:
+        return refusal(422, str(error))
+
+    @app.exception_handler(TooManyRunsError)
+    def too_ragged(_: Request, error: TooManyRunsError) -> Response:
         return refusal(422, str(error))
 
     @app.exception_handler(BusyError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import queue
 import threading
 import time
@@ -23,6 +24,8 @@ from ...run.records import ImageRecord, Item
 from .limits import Limits
 from .metrics import Metrics
 from .uploads import Upload
+
+LOOK_SECONDS = 0.5  # between looks whether anybody still waits for an image that has no room
 
 T = TypeVar("T")
 Array = TypeVar("Array", bound=npt.NDArray[Any])
@@ -54,6 +57,7 @@ class _Job:
 
     index: int
     upload: Upload | None
+    pixels: int = 0  # that were decoded
     future: Future[Classed] = field(default_factory=Future)
     item: Item | None = None
     prepared: Prepared | None = None
@@ -65,14 +69,14 @@ class Batcher:
     Parameters
     ----------
     predictor : of a run; only one thread of this object ever uses its network and detector
-    limits : `queue`, `batch`, `wait_seconds`, `threads` and `pixels` are used
+    limits : `queue`, `decoded_pixels`, `batch`, `wait_seconds`, `threads`, `pixels` and `map_pixels` are used
     """
 
     def __init__(self, predictor: Predictor, limits: Limits, metrics: Metrics | None = None) -> None:
         self.predictor, self.limits, self.metrics = predictor, limits, metrics or Metrics()
         self._numbers = itertools.count()  # of images, so that those of any requests can share a batch
-        self._lock = threading.Lock()
-        self._in_flight = 0
+        self._lock = threading.Condition()
+        self._in_flight = self._decoded = 0  # images, and their pixels
         self._ready: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(limits.threads, thread_name_prefix="anomalyncd-read")
         self._helpers = ThreadPoolExecutor(limits.threads, thread_name_prefix="anomalyncd-prepare")
@@ -108,12 +112,19 @@ class Batcher:
 
     def _read(self, job: _Job) -> None:
         """In a thread: all that can be done for one image without the network."""
+        with self._lock:
+            while self._decoded >= self.limits.decoded_pixels and not job.future.cancelled():
+                self._lock.wait(LOOK_SECONDS)
         if job.future.cancelled():  # nobody waits for it any more
             self._leave(job)
             return
         try:
             assert job.upload is not None
             job.item, job.upload = _item(job.index, job.upload, self.limits), None
+            pixels = _pixels(job.item)
+            with self._lock:
+                job.pixels = pixels
+                self._decoded += pixels
             if self.predictor.detector is None:
                 job.prepared, job.item = self.predictor.extractor.prepare((job.index, job.item)), None
         except BaseException as error:
@@ -189,6 +200,8 @@ class Batcher:
     def _leave(self, job: _Job, outcome: Classed | BaseException | None = None) -> None:
         with self._lock:
             self._in_flight -= 1
+            self._decoded -= job.pixels
+            self._lock.notify_all()
         if outcome is None or not job.future.set_running_or_notify_cancel():
             return
         if isinstance(outcome, Classed):
@@ -208,6 +221,12 @@ def _item(index: int, upload: Upload, limits: Limits) -> Item:
         content = upload.mask
         mask = _named("mask", lambda: _no_larger(read_mask(content, max_pixels=most), most))
     return Item(str(index), image, anomaly_map, mask)
+
+
+def _pixels(item: Item) -> int:
+    """Of all its arrays; colours of a pixel count once."""
+    arrays = (item.image, item.map, item.mask)
+    return sum(math.prod(array.shape[:2]) for array in arrays if isinstance(array, np.ndarray))
 
 
 def _named(field: str, read: Callable[[], T]) -> T:

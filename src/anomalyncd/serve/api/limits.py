@@ -18,7 +18,9 @@ class Limits:
     map_pixels : of a map or mask, where each region costs a look at all of them
     read_seconds : until the whole of a request must have come
     seconds : from then until its answer
+    runs : of all masks in one answer, where they are asked for as run lengths
     queue : images that wait or are worked on, of all requests
+    decoded_pixels : of images, maps and masks that wait or are worked on; above, no other image is decoded
     batch : images that the network sees at once
     wait_seconds : how long a batch that is not full waits for more, and only while more are on their way
     threads : that decode and prepare images
@@ -31,13 +33,19 @@ class Limits:
     map_pixels: int = 16_000_000
     read_seconds: float = 20.0
     seconds: float = 60.0
+    runs: int = 200_000
     queue: int = 128
+    decoded_pixels: int = 256_000_000
     batch: int = 16
     wait_seconds: float = 0.005
     threads: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("n_bytes", "images", "pixels", "map_pixels", "read_seconds", "seconds", "batch", "threads"):
+        positive = (
+            "n_bytes", "images", "pixels", "map_pixels", "read_seconds", "seconds", "runs", "decoded_pixels", "batch",
+            "threads",
+        )  # fmt: skip
+        for name in positive:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name} must be above 0, but got {getattr(self, name)}.")
         if self.queue < self.images:

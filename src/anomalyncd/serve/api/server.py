@@ -13,17 +13,21 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+GRACE_SECONDS = 5.0  # beyond what the limits grant those who still wait for an answer, or do not take it
 HEAD_SECONDS = 10.0  # until the head of a request must have come, and the rest of one that is answered already
 MOST_CONNECTIONS = 512
+WRITE_SECONDS = 60.0  # until a client must have taken its answer
 
 
 class Connection(H11Protocol):
-    """Closes when a client neither finishes the head of its request nor goes away: such connections cost others theirs."""
+    """Closes when a client neither sends its request or takes its answer nor goes away: it costs others theirs."""
 
     _closing: asyncio.TimerHandle | None = None
+    _cutting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # writing pauses as long as anything is not taken
         self._closing = self.loop.call_later(HEAD_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:
@@ -35,14 +39,29 @@ class Connection(H11Protocol):
         elif between_requests and self._closing is None:
             self._closing = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._cutting = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._cutting is not None:
+            self._cutting.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._closing is not None:
-            self._closing.cancel()
+        for timer in (self._closing, self._cutting):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
 
 class Server(uvicorn.Server):
-    """Ends on SIGTERM and SIGINT: new work is refused, what was accepted is answered. A second signal ends it at once."""
+    """Ends on SIGTERM and SIGINT: new work is refused, what was accepted is answered. A second signal ends it at once.
+
+    `force_exit` tells afterwards that some did not take their answers in time.
+    """
+
+    _cutting: asyncio.TimerHandle | None = None
 
     def __init__(self, app: FastAPI) -> None:
         # Without an access log: what clients send is nobody's business, and /metrics counts it.
@@ -66,6 +85,15 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         state = self.app.state
+        if state.traffic.stopping and self._cutting is None:
+            patience = state.limits.read_seconds + state.limits.seconds + GRACE_SECONDS
+            self._cutting = asyncio.get_running_loop().call_later(patience, self._cut)
         if state.traffic.stopping and not state.traffic.active:
             self.should_exit = True
         return await super().on_tick(counter)
+
+    def _cut(self) -> None:
+        """Wait for nobody any more."""
+        self.should_exit = self.force_exit = True
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()

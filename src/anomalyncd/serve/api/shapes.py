@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -12,6 +13,24 @@ import numpy.typing as npt
 from ...crop import CropRule, find_regions
 
 Mask = npt.NDArray[np.bool_]
+
+
+class TooManyRunsError(Exception):
+    """Masks that are too ragged for run lengths."""
+
+
+@dataclass
+class RunBudget:
+    """How many runs an answer may still have."""
+
+    left: int
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise TooManyRunsError(
+                "The masks are too ragged for run lengths: ask with ?masks=png, or with ?masks=none."
+            )
 
 
 def region_shapes(mask: Mask | None, image_size: tuple[int, int], rule: CropRule, count: int) -> Iterator[Mask]:
@@ -34,7 +53,9 @@ def region_shapes(mask: Mask | None, image_size: tuple[int, int], rule: CropRule
         yield own if own.any() else np.ones_like(own)  # thinner than a pixel of the image
 
 
-def run_lengths(shape: Mask, corner: tuple[int, int], image_size: tuple[int, int]) -> list[int]:
+def run_lengths(
+    shape: Mask, corner: tuple[int, int], image_size: tuple[int, int], budget: RunBudget | None = None
+) -> list[int]:
     """COCO's run lengths of the whole image for a shape (h, w) whose upper left pixel is at `corner` (x, y).
 
     Examples
@@ -46,6 +67,9 @@ def run_lengths(shape: Mask, corner: tuple[int, int], image_size: tuple[int, int
     """
     (x, y), (height, width) = corner, image_size
     steps = np.diff(shape.T.astype(np.int8), axis=1, prepend=0, append=0)  # (w, h + 1), +1 where a run starts
+    if budget is not None:  # before anything is made for each run
+        joined = np.count_nonzero(shape[-1, :-1] & shape[0, 1:]) if len(shape) == height else 0
+        budget.take(2 * int(np.count_nonzero(steps == 1) - joined) + 1)
     (first, top), (last, bottom) = np.nonzero(steps == 1), np.nonzero(steps == -1)
     starts, ends = (x + first) * height + y + top, (x + last) * height + y + bottom
     apart = ends[:-1] != starts[1:]  # false where a run goes on in the next column
