@@ -174,7 +174,7 @@ def test_what_is_read_is_not_written_over(model, line, tmp_path):
     table = tmp_path / "list.csv"
     table.write_text("image,map\n0.png,0.npy\n1.png,1.npy\n")
     before = table.read_bytes()
-    for out in (table, tmp_path / "run" / "images.csv", tmp_path / "run" / "new.csv"):
+    for out in (table, tmp_path / "run" / "images.csv", tmp_path / "run" / "manifest.csv"):
         assert "written over what is read" in fail("predict", tmp_path / "run", table, "--out", out)
     assert table.read_bytes() == before
     call("predict", tmp_path / "run", table, "--out", tmp_path / "new.csv")

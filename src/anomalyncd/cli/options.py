@@ -113,7 +113,10 @@ def this_call() -> str:
 
 def spare_inputs(*outputs: Path, run: Path, inputs: Sequence[Path]) -> None:
     """Refuse results that would take the place of what they are made from."""
-    for path in (output.resolve() for output in outputs):
-        inside = path.is_relative_to(run.resolve()) and not path.is_relative_to((run / "export").resolve())
-        if inside or any(path == other.resolve() for other in inputs):
+    from ..run.folder import EXPORT, OWN
+
+    own = {run.resolve(), *((run / name).resolve() for name in OWN if name != EXPORT)}
+    read = own | {path.resolve() for path in inputs}
+    for path in outputs:
+        if path.resolve() in read:
             raise SettingsError(f"{path}: this would be written over what is read. Choose another place for --out.")
