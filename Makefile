@@ -17,8 +17,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/anomalyncd demo --out demo-run
 
+# Two processes, each with whole files, whose fixtures are made once.
 test: $(STAMP) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Chromium and what drives it are installed where that is possible. Where it is not, the tests say in one line that they did not run.
 test-browser: $(STAMP)

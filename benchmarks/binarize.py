@@ -1,6 +1,7 @@
 """The paper's Table 3 on maps of our own: fixed thresholds and Otsu against MEBin, by boxes and by discovered classes.
 
     python benchmarks/binarize.py DATA/hazelnut DATA/mtd [--detectors patchcore musc] [--work RUNS] [--boxes-only]
+        [--views 1] [--precision bfloat16]
 
 Each DATA folder has MVTec AD's layout. Folder names and masks are only used for scoring, and for the number of classes
 asked for. Maps are made once for each detector, or taken from benchmarks/detect.py where both have the same --work.
@@ -44,6 +45,8 @@ def main() -> None:
     parser.add_argument("--thresholds", nargs="+", type=float, default=[0.1, 0.3, 0.5, 0.7, 0.9], help="of 0 … 1")
     parser.add_argument("--seeds", type=positive, default=1, help="of the discovery; the maps are those of seed 0")
     parser.add_argument("--backbone", default="auto")
+    parser.add_argument("--views", type=positive, help="of each region; fewer take less time, in every row alike")
+    parser.add_argument("--precision", default="auto", help="of the discovery's network, as for discover")
     parser.add_argument("--limit", type=positive, help="at most this many test images, evenly spread")
     parser.add_argument("--limit-normal", type=positive, help="at most this many normal images, evenly spread")
     parser.add_argument("--boxes-only", action="store_true", help="discover no classes, which takes most of the time")
@@ -58,7 +61,8 @@ def main() -> None:
     }
     print(machine())
     print(f"maps of seed 0, discovery of {seeds_up_to(options.seeds)}, ", end="")
-    print(f"backbone {options.backbone}, no base set, default settings but for the binariser.")
+    print(f"backbone {options.backbone}, no base set, default settings but for the binariser", end="")
+    print(f", views {options.views or 'as by default'}, precision {options.precision}.")
     print(
         f"Box FPR: predicted boxes with no true one at an IoU above {IOU}; box FNR: true boxes with no predicted one; ",
         end="",
@@ -132,8 +136,10 @@ def discover(
     progress: Silent,
 ) -> tuple[float, float, float]:
     """NMI, ARI and F1 of the classes that are found with this binariser."""
-    binarize = method.model_dump()
-    model = AnomalyNCD(n_classes, random_state=seed, backbone=options.backbone, progress=progress, binarize=binarize)
+    settings = {"binarize": method.model_dump(), "precision": options.precision}
+    if options.views:
+        settings["features"] = {"views": options.views}
+    model = AnomalyNCD(n_classes, random_state=seed, backbone=options.backbone, progress=progress, **settings)
     model.fit_inputs(made.inputs, run=run)
     found = evaluate(model.images_["true_label"].tolist(), model.labels_.tolist())
     return found.nmi, found.ari, found.f1

@@ -3,30 +3,37 @@
     python benchmarks/parity.py RUN IMAGES [--maps DIR | --masks DIR] [--work DIR] [--limit 100] [--engine openvino]
 
 `local` is torch, and what the others are compared with. On a machine that others use too, images/s says little; the time
-that the process computed, over all cores, says more (engines in other processes have little of it). Exports are made
-below --work, or read there from an earlier call.
+that the process computed, over all cores, says more (`ray` and `service` work in other processes and have little of it).
+Exports are made below --work, or read there from an earlier call.
 Another engine is one more line in ENGINES.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from common import evenly, machine, positive, print_table
+from service import Crowd, start
+from service_cases import Requests
 
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.export.networks import export_networks
+from anomalyncd.run.engine_ray import predict_with_ray
 from anomalyncd.run.inputs import Inputs, load_inputs
 from anomalyncd.run.predict import Prediction
+from anomalyncd.run.tables import read_csv
 from anomalyncd.runtime import Runtime, is_exported
 
 Classify = Callable[[Inputs], Prediction]
@@ -50,6 +57,59 @@ def _is_of(folder: Path, run: Path) -> bool:
     return (folder / "export.json").stat().st_mtime >= (run / "model.safetensors").stat().st_mtime
 
 
+def with_ray(run: Path, work: Path) -> Classify:
+    def classify(inputs: Inputs) -> Prediction:
+        with tempfile.TemporaryDirectory(dir=work) as folder:
+            written = predict_with_ray(run, inputs, Path(folder) / "images.csv", workers=2)
+            return as_prediction(read_csv(written.images), read_csv(written.regions))
+
+    return classify
+
+
+def as_prediction(images: pd.DataFrame, regions: pd.DataFrame) -> Prediction:
+    """Tables of a file as `predict` returns them."""
+    probabilities = images.filter(regex=r"^p_\d+$").to_numpy(float)
+    return Prediction(images["label"].to_numpy(int), probabilities, regions, images, {})
+
+
+def service(run: Path, work: Path) -> Classify:
+    """Two clients, a request for each image."""
+
+    def classify(inputs: Inputs) -> Prediction:
+        first = inputs.items[0]
+        needs = "map" if first.map is not None else "mask" if first.mask is not None else "image"
+        requests = Requests(inputs.items, needs, work / "nowhere")
+        process, port = start(run, work / "opened.txt")
+        crowd = Crowd(port, [], lambda case, content: "")
+
+        def ask(name: str) -> dict:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+            status, content = crowd.send(connection, requests.form("one image", (name,)))
+            connection.close()
+            if status != 200:
+                raise SystemExit(f"{name}: status {status}: {content}")
+            return content["images"][0]
+
+        try:
+            with ThreadPoolExecutor(2) as clients:
+                answers = list(clients.map(ask, requests.ids))
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+        names = zip(requests.ids, answers, strict=True)
+        regions = [
+            {"image": name, "region": number, "label": region["label"]}
+            for name, answer in names
+            for number, region in enumerate(answer["regions"])
+        ]
+        images = pd.DataFrame({"image": requests.ids, "label": [answer["label"] for answer in answers]})
+        probabilities = np.array([[*answer["probabilities"].values()] for answer in answers])
+        table = pd.DataFrame(regions, columns=["image", "region", "label"])
+        return Prediction(images["label"].to_numpy(int), probabilities, table, images, {})
+
+    return classify
+
+
 # Engine → what makes it ready, which is not timed, and returns what is.
 ENGINES: dict[str, Callable[[Path, Path], Classify]] = {
     "local": local,
@@ -57,6 +117,8 @@ ENGINES: dict[str, Callable[[Path, Path], Classify]] = {
     "openvino": partial(exported, format="openvino"),
     "openvino bfloat16": partial(exported, format="openvino", precision="bfloat16"),
     "openvino int8": partial(exported, format="openvino", int8=True),
+    "ray": with_ray,
+    "service": service,
 }
 
 
@@ -82,17 +144,24 @@ def main() -> None:
     reference: Prediction | None = None
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
+        work = options.work or Path(temporary)
+        work.mkdir(parents=True, exist_ok=True)
         for name, make in ENGINES.items():
             if options.engine and name not in ("local", *options.engine):
                 continue
-            classify = make(options.run, options.work or Path(temporary))
+            classify = make(options.run.absolute(), work)
             classify(replace(inputs, items=inputs.items[:2]))  # kernels are made for shapes when these first come
             started, worked = time.perf_counter(), time.process_time()
             found = classify(inputs)
-            seconds, work = time.perf_counter() - started, time.process_time() - worked
+            seconds, computed = time.perf_counter() - started, time.process_time() - worked
             reference = reference or found
             rows.append(
-                [name, *compared(found, reference), f"{len(inputs) / seconds:.2f}", f"{1000 * work / len(inputs):.0f}"]
+                [
+                    name,
+                    *compared(found, reference),
+                    f"{len(inputs) / seconds:.2f}",
+                    f"{1000 * computed / len(inputs):.0f}",
+                ]
             )
             print(" ".join(rows[-1]), flush=True)
     same = ("same image labels", "same region labels", "largest difference of probabilities")

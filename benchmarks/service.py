@@ -91,7 +91,7 @@ class Crowd:
                 return
             started = time.perf_counter()
             try:
-                status, content = self._send(connection, case)
+                status, content = self.send(connection, case)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 status, content = 0, repr(error)
                 connection.close()
@@ -105,7 +105,7 @@ class Crowd:
                 elif len(case.images) == 1:
                     self.seconds.append(time.perf_counter() - started)
 
-    def _send(self, connection: http.client.HTTPConnection, case: Case) -> tuple[int, Any]:
+    def send(self, connection: http.client.HTTPConnection, case: Case) -> tuple[int, Any]:
         headers = {**case.headers, **({"Authorization": f"Bearer {case.token}"} if case.token else {})}
         while True:
             if case.stall:

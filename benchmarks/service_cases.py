@@ -48,12 +48,12 @@ class Requests:
     def good(self, rng: random.Random) -> Case:
         some = tuple(rng.sample(self.ids, min(4, len(self.ids))))
         makers: list[Callable[[], Case]] = [
-            lambda: self._form("one image in a form", some[:1]),
+            lambda: self.form("one image in a form", some[:1]),
             lambda: self._json("one image in JSON", some[:1]),
-            lambda: self._form("four images", some),
-            lambda: self._form("an unreadable one among others", (some[0], None, *some[1:2])),
-            lambda: self._form("a name that is a path", some[:1], name=str(self.outside)),
-            lambda: self._form("a name that climbs", some[:1], name=f"../../../../../..{self.outside}"),
+            lambda: self.form("four images", some),
+            lambda: self.form("an unreadable one among others", (some[0], None, *some[1:2])),
+            lambda: self.form("a name that is a path", some[:1], name=str(self.outside)),
+            lambda: self.form("a name that climbs", some[:1], name=f"../../../../../..{self.outside}"),
         ]
         if self.needs == "image":
             makers.append(
@@ -98,14 +98,14 @@ class Requests:
 
     def _with(self, kind: str, status: int, image: bytes) -> Case:
         """A form with that image, and whatever else the run needs."""
-        case = self._form(kind, (self.ids[0],), image=image)
+        case = self.form(kind, (self.ids[0],), image=image)
         return Case(kind, status, case.body, case.headers)
 
     def _content(self, name: str, what: str = "image") -> bytes:
         source = getattr(self.items[name], what)
         return b"" if source is None else Path(source).read_bytes()
 
-    def _form(
+    def form(
         self, kind: str, ids: tuple[str | None, ...], *, name: str = "part.png", image: bytes | None = None
     ) -> Case:
         parts = []

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from anomalyncd import crop
-from anomalyncd.crop import CropRule, Region, crop_square, cut, cut_map, find_regions, merge_boxes, whole_region
+from anomalyncd.boxes import merge_boxes
+from anomalyncd.crop import CropRule, Region, crop_square, cut, cut_map, find_regions, whole_region
 from anomalyncd.errors import DataError, SettingsError
 
 
@@ -119,7 +119,7 @@ def test_many_boxes_are_merged_as_few_are(monkeypatch, distance):
     corners = np.random.default_rng(distance).integers(0, 1500, (1200, 2))
     boxes = np.concatenate([corners, corners + np.random.default_rng(0).integers(1, 30, (1200, 2))], axis=1)
     quick = merge_boxes(boxes, distance)
-    monkeypatch.setattr(crop, "MANY_BOXES", len(boxes))
+    monkeypatch.setattr("anomalyncd.boxes.MANY_BOXES", len(boxes))
     slow = merge_boxes(boxes, distance)
     assert len({*zip(quick.tolist(), slow.tolist(), strict=True)}) == quick.max() + 1 == slow.max() + 1
 

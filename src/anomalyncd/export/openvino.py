@@ -40,10 +40,13 @@ def _quantized(model: Any, samples: Sequence[Sample]) -> Any:
     import nncf
 
     nncf.set_log_level(logging.ERROR)
+    # The first layer, pixels to patches, is a hundredth of the work and most of the loss: it stays as it is.
+    as_it_is = nncf.IgnoredScope(types=["Convolution"], validate=False)
     with redirect_stdout(io.StringIO()):  # its bars are drawn where results belong
         return nncf.quantize(
-            model, nncf.Dataset(samples), subset_size=len(samples), model_type=nncf.ModelType.TRANSFORMER
-        )
+            model, nncf.Dataset(samples), subset_size=len(samples), model_type=nncf.ModelType.TRANSFORMER,
+            ignored_scope=as_it_is,
+        )  # fmt: skip
 
 
 class Calibration:
