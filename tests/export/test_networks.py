@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from anomalyncd.detect.base import AnomalyMap, Detector, Picture
 from anomalyncd.errors import DataError, SettingsError
 from anomalyncd.export.networks import export_networks
 from anomalyncd.runtime import Runtime
+from anomalyncd.runtime.engine import load_engine
 from command import call, fail
 
 
@@ -55,6 +57,13 @@ def test_openvino_in_float32_and_int8(fitted: Path, run: Path) -> None:
     again = runtime.predict(fitted / "images", masks=fitted / "masks")
     assert 0 < np.abs(again.probabilities - expected.probabilities).max() < 0.3  # other numbers, but near
     assert not list(run.rglob("*.partial"))
+    graph = load_engine("openvino").Core().read_model(small.folder / "patches.xml")
+    rounded = {op.get_type_name() for op in graph.get_ops() if "FakeQuantize" in _sources(op)}
+    assert "MatMul" in rounded and "Convolution" not in rounded  # pixels to patches: little work, most of the loss
+
+
+def _sources(op: Any) -> set[str]:
+    return {op.input_value(place).get_node().get_type_name() for place in range(op.get_input_size())}
 
 
 def test_a_detector_of_ones_own_stays_outside(tmp_path: Path) -> None:
