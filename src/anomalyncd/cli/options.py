@@ -34,6 +34,12 @@ Normal = Annotated[Path | None, typer.Option(help="Folder of images of normal pr
 Tile = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Cut large images into overlapping tiles of N pixels.")
 ]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")]
+Token = Annotated[
+    str | None,
+    typer.Option(envvar="ANOMALYNCD_TOKEN", help="Who has it may come in; `auto` makes one.", show_envvar=True),
+]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.")]
 Preset = Annotated[str | None, typer.Option(help="fast (default) or paper.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice, 0 by default.")]

@@ -20,14 +20,9 @@ from .show import counted, quoted
 @app.command()
 def review(
     run: opt.Run,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8765,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")
-    ] = "127.0.0.1",
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="ANOMALYNCD_TOKEN", help="Who has it may come in; `auto` makes one.", show_envvar=True),
-    ] = None,
+    port: opt.Port = 8765,
+    host: opt.Host = "127.0.0.1",
+    token: opt.Token = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
 ) -> None:
     """Name, merge, split and correct the classes of RUN on a page in the browser."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import options as opt
 from .commands import app
 from .listening import check_installed, checked_token, listen, shown
 from .show import quoted
@@ -24,14 +25,9 @@ def serve(
         Path,
         typer.Argument(metavar="RUN", help="Run folder of `discover`, or a folder of `export --format onnx|openvino`."),
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8766,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")
-    ] = "127.0.0.1",
-    token: Annotated[
-        str | None,
-        typer.Option(envvar="ANOMALYNCD_TOKEN", help="Who has it may ask; `auto` makes one.", show_envvar=True),
-    ] = None,
+    port: opt.Port = 8766,
+    host: opt.Host = "127.0.0.1",
+    token: opt.Token = None,
     max_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in MB.")] = 32,
     max_images: Annotated[int, typer.Option(min=1, help="Most images in a request.")] = 32,
     max_megapixels: Annotated[float, typer.Option(min=0.001, help="Largest image, in millions of pixels.")] = 64,
