@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -20,32 +19,6 @@ from run.loop_scenes import GOOD, KINDS, TINY, content, fit, images, regions, sc
 
 Key = tuple[str, int]
 TABLES = ("regions.csv", "images.csv", "classes.json", "corrections.csv", "manifest.csv")
-
-
-@pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scenes(tmp_path_factory.mktemp("line"), KINDS, seed=0)
-
-
-@pytest.fixture(scope="module")
-def runs(line: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run on masks, and one on maps."""
-    folder = tmp_path_factory.mktemp("runs")
-    for given in ("masks", "maps"):
-        model = fit(line, folder / given, given)
-        assert len({(kind, label) for kind, label in zip(KINDS, model.labels_.tolist(), strict=True)}) == 4
-    return {given: folder / given for given in ("masks", "maps")}
-
-
-@pytest.fixture(params=["masks", "maps"])
-def given(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def run(given: str, runs: dict[str, Path], tmp_path: Path) -> Path:
-    """A copy to change."""
-    return Path(shutil.copytree(runs[given], tmp_path / "run"))
 
 
 on_masks = pytest.mark.parametrize("given", ["masks"], indirect=True)  # where maps would show nothing else

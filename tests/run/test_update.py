@@ -28,33 +28,9 @@ FOREIGN = 3  # the kind that the run has not seen
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_scenes(tmp_path_factory.mktemp("line"), KINDS, seed=0)
-
-
-@pytest.fixture(scope="module")
 def tomorrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images under the same names as those of `line`, of known kinds and of one that is new."""
     return write_scenes(tmp_path_factory.mktemp("tomorrow"), NEW, seed=1)
-
-
-@pytest.fixture(scope="module")
-def runs(line: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("runs")
-    for given in ("masks", "maps"):
-        fit(line, folder / given, given)
-    return {given: folder / given for given in ("masks", "maps")}
-
-
-@pytest.fixture(params=["masks", "maps"])
-def given(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def run(given: str, runs: dict[str, Path], tmp_path: Path) -> Path:
-    """A copy to change."""
-    return Path(shutil.copytree(runs[given], tmp_path / "run"))
 
 
 on_masks = pytest.mark.parametrize("given", ["masks"], indirect=True)  # where maps would show nothing else
