@@ -79,7 +79,7 @@ def test_every_region_is_reported(tmp_path, vit, crops):
 def test_a_bank_that_does_not_fit_on_the_disk_is_refused(tmp_path, vit, crops, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(bank.shutil, "disk_usage", lambda _: usage(10, 10, N_REGIONS * 5 * 5 * 48 * 2 - 1))
-    with pytest.raises(DataError, match=r"view bank needs .* GB.*bank_views"):
+    with pytest.raises(DataError, match=r"view bank needs .* MB.*bank_views"):
         fill(tmp_path, vit, crops)
     assert not (tmp_path / "tokens.npy").exists()
 

@@ -160,7 +160,7 @@ def fill_bank(
         needed, free = math.prod(shape) * 2, shutil.disk_usage(path).free
         if needed > free:  # a memory map that meets a full disk would kill the process without a word
             raise DataError(
-                f"{path}: the view bank needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free. Make room, "
+                f"{path}: the view bank needs {needed / 1e6:,.1f} MB, but only {free / 1e6:,.1f} MB are free. Make room, "
                 "lower learn.bank_views, or set learn.views to fresh."
             )
         np.lib.format.open_memmap(path / "tokens.npy", mode="w+", dtype=np.float16, shape=shape)
