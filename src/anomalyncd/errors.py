@@ -12,13 +12,15 @@ class AnomalyNCDError(Exception):
     --------
     >>> print(AnomalyNCDError("a\\x1b[2J\\n\\tb.png: \\udc80"))
     a [2J b.png: \\udc80
+    >>> len(str(AnomalyNCDError("x" * 5000)))
+    1000
     """
 
     def __str__(self) -> str:
         text = super().__str__().encode("utf-8", "backslashreplace").decode()
         line = "".join(letter if letter.isprintable() else "\n" for letter in text)
         line = " ".join(part.strip() for part in line.split("\n") if part.strip())
-        return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+        return line if len(line) <= LONGEST else f"{line[: LONGEST // 2 - 3]} … {line[-LONGEST // 2 :]}"
 
 
 class BadFileError(AnomalyNCDError):
