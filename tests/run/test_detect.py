@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,27 @@ def test_a_detector_of_ones_own(line: Path, tmp_path: Path) -> None:
     model.save(tmp_path / "copy")
     loaded = AnomalyNCD.load(tmp_path / "copy")
     np.testing.assert_array_equal(loaded.predict(line / "images").labels, model.labels_)
+
+
+class Slow(Brightness):
+    """Takes its time to learn what is normal."""
+
+    needs_normal = True
+
+    def fit(self, normal_images: Iterable[np.ndarray]) -> Slow:
+        time.sleep(1.0)
+        return self
+
+
+def test_fitting_has_a_time_of_its_own(line: Path, tmp_path: Path) -> None:
+    model = AnomalyNCD(3, **{**SETTINGS, "detect": {}})
+    started = time.perf_counter()
+    model.fit(line / "images", detector=Slow(), normal=line / "images/good", run=tmp_path / "run")
+    elapsed = time.perf_counter() - started
+    assert model.seconds_["fitting"] >= 1
+    assert min(model.seconds_.values()) >= 0 and sum(model.seconds_.values()) < elapsed  # nothing counted twice
+    model.fit(line / "images", detector=Brightness(), run=tmp_path / "other")
+    assert "fitting" not in model.seconds_
 
 
 def test_a_file_that_is_no_image_gets_one_row_in_the_manifest(line: Path, tmp_path: Path) -> None:

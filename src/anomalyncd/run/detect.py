@@ -7,7 +7,7 @@ import inspect
 import io
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -132,6 +132,7 @@ def make_maps(
     normal: Sequence[Item] = (),
     detector: Detector | None = None,
     fitted: Path | None = None,
+    timed: Callable[[str, Callable[[], None]], None] = lambda _, work: work(),
 ) -> tuple[list[Item], pd.DataFrame]:
     """The stage that ends in maps; what was finished from the same images and settings is read instead.
 
@@ -141,6 +142,7 @@ def make_maps(
     normal : images of normal products, for a detector that needs them
     detector : one made by the caller, instead of the configured one
     fitted : earlier run whose detector is used as it is
+    timed : called with the name of a step and the step itself, which it must call: fitting may take longer than the maps
 
     Returns
     -------
@@ -163,8 +165,9 @@ def make_maps(
     if fitted is not None:
         detector = detect_again(fitted, config)
     else:
-        detector = detector or build(config)
-        _fit(detector, normal, progress)
+        new = detector = detector or build(config)
+        if new.needs_normal or normal:
+            timed("fitting", lambda: _fit(new, normal, progress))
     table = write_maps(folder, items, detector, progress)
     folder.write_text(MAP_SCORES, to_csv(table))
     _save(detector, folder)
