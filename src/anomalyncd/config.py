@@ -38,7 +38,7 @@ class BinarizeConfig(Section):
     """Anomaly maps → masks."""
 
     method: Literal["mebin", "otsu", "fixed"] = "mebin"
-    n_thresholds: int = Field(64, ge=2, le=256, description="T, thresholds tried")
+    n_thresholds: int = Field(64, ge=2, le=255, description="T, thresholds tried")
     min_interval: int = Field(4, ge=1, description="τ, how many thresholds in a row must agree")
     erosion: int = Field(6, ge=0, le=64, description="side of the erosion square in map pixels, 0 = off")
     rule: Literal["longest_run", "most_frequent"] = "longest_run"
@@ -140,6 +140,9 @@ class MergeConfig(Section):
 
     how: Literal["area", "average", "score"] = "area"
     temperature: float | None = Field(None, gt=0, description="τ_α in pixels; none = a tenth of the longer side")
+    normal_counts: bool = Field(
+        False, description="whether regions that look normal have a say where another one is a defect, as in the paper"
+    )
 
 
 class UnknownConfig(Section):
@@ -218,7 +221,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "contrastive_weight": 1.0,
             "n_heads": 4,
         },
-        "merge": {"temperature": 100.0},
+        "merge": {"temperature": 100.0, "normal_counts": True},
     },
 }
 

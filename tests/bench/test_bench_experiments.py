@@ -99,6 +99,21 @@ def test_goals_have_the_rows_that_are_asked_for(packaged):
         ({"rows": [{"name": "a", "method": "gcd", "settings": {"views": 3}}]}, "gcd has no setting views; it has"),
         ({"rows": [{"name": "a", "method": "gcd", "preset": "paper"}]}, "preset is for anomalyncd only"),
         ({"rows": [{"name": "a", "source": "musc"}]}, "not among the experiment's"),
+        (
+            {"rows": [{"name": "a", "method": "gcd", "settings": {"random_state": 3}}]},
+            "gcd has no setting random_state",
+        ),
+        (
+            {"rows": [{"name": "a", "method": "gcd", "settings": {"size": "big"}}]},
+            "size must be a whole number, but got 'big'",
+        ),
+        (
+            {"rows": [{"name": "a", "method": "anomaly-clustering", "settings": {"temperature": "x"}}]},
+            "temperature must be a number",
+        ),
+        ({"tables": ["99"]}, "table of the paper must be one of 1, 2"),
+        ({"figure": "lines"}, "needs rows with x"),
+        ({"sources": ["masks", "none"]}, "row 'a' needs maps or masks"),
         ({"sources": []}, "needs a source"),
         ({"rows": []}, "rows"),
     ],

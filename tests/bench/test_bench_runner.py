@@ -16,12 +16,13 @@ import pytest
 from anomalyncd.bench import measure
 from anomalyncd.bench.experiment import Experiment
 from anomalyncd.bench.pictures import draw
-from anomalyncd.bench.runner import Bench, Outcome
+from anomalyncd.bench.runner import Bench, Cell, Outcome
 from anomalyncd.bench.table import to_csv, to_markdown, to_rows
 from anomalyncd.demo import make_line
 from anomalyncd.errors import DataError
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.metrics import evaluate
+from anomalyncd.progress import Silent
 from anomalyncd.run.extract import Extractor
 
 QUICK = {"learn": {"epochs": 2}}
@@ -297,3 +298,117 @@ def test_shuffled_labels_change_no_prediction(tmp_path, nut):
     for row, labels in found[1][0].items():
         assert {origin[name]: label for name, label in labels.items()} == found[0][0][row], row
     assert found[0][1] != found[1][1]  # the scores are of other labels
+
+
+class Heard(Silent):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def test_the_preset_of_the_paper_is_its_own_on_each_data_set(tmp_path, nut, tile, fits):
+    learn = {"bank_views": 2, "epochs": 1}
+    asked = experiment({"name": "paper", "preset": "paper", "settings": {"learn": learn}}, {"name": "default"})
+    outcome = bench(tmp_path, hazelnut=nut, mtd=tile).run(asked)
+    merging = {(m.model_.config.preset, m.model_.config.merge.temperature) for m in fits}
+    assert merging == {("paper", 100.0), ("paper", 50.0), ("fast", None)}
+    assert all(m.model_.config.merge.normal_counts == (m.model_.config.preset == "paper") for m in fits)
+    assert (
+        "paper: preset paper, learn.bank_views=2, learn.epochs=1, merge.temperature=50.0 on mtd, as there."
+        in to_markdown(outcome)
+    )
+
+
+@pytest.mark.parametrize("damage", ["{", "{}", "[]", '{"state": "done"}', '{"state": "failed"}', "null"])
+def test_a_damaged_result_is_measured_again(tmp_path, nut, fits, damage):
+    asked = experiment({"name": "default"})
+    first = bench(tmp_path, nut=nut).run(asked)
+    (stored,) = (tmp_path / "results").rglob("*.json")
+    stored.write_text(damage)
+    assert by_state(bench(tmp_path, nut=nut).run(asked, show=True)) == {"default": ["not run"]}
+    again = bench(tmp_path, nut=nut).run(asked)
+    assert len(fits) == 2 and again.cells[0].metrics == first.cells[0].metrics
+
+
+def test_damaged_tokens_are_made_again(tmp_path, nut, tile):
+    """Of a rival, and of a base set that rows share."""
+    asked = experiment(
+        {"name": "AC", "method": "anomaly-clustering", "settings": {"size": 32}}, {"name": "with"}, base=["steel"]
+    )
+    before = bench(tmp_path, nut=nut, steel=tile).run(asked)
+    cut = [path for path in (tmp_path / "rivals").rglob("*.npy") if path.stat().st_size > 500]
+    for path in cut:
+        path.write_bytes(path.read_bytes()[:-100])
+    (kept,) = (tmp_path / "base").iterdir()
+    (kept / "stages.json").write_text("{")
+    shutil.rmtree(tmp_path / "results")
+    shutil.rmtree(tmp_path / "runs")
+    after = bench(tmp_path, nut=nut, steel=tile).run(asked)
+    assert cut and by_state(after) == {"AC": ["done"], "with": ["done"]}
+    assert [cell.metrics for cell in after.cells] == [cell.metrics for cell in before.cells]
+
+
+def test_a_rival_has_no_figures_of_ours(tmp_path, nut, tile, fits):
+    asked = experiment(
+        {"name": "AC", "method": "anomaly-clustering", "settings": {"size": 32}},
+        metrics=["f1", "normal_recall", "total", "several"],
+    )  # fmt: skip
+    (cell,) = bench(tmp_path, nut=nut).run(asked).cells
+    assert cell.state == "done" and set(cell.metrics) == {"nmi", "ari", "f1"} and not fits
+
+
+def test_regions_of_combined_images_all_have_a_class(tmp_path, nut):
+    """Also those that `predict` would call unknown: with a limit that nothing stays below, all would be."""
+    asked = experiment({"name": "default", "settings": {"unknown": {"false_rate": 0.99}}}, metrics=["several"])
+    strict = bench(tmp_path, nut=nut).run(asked).cells[0].metrics["several"]
+    asked = experiment({"name": "default", "settings": {"unknown": {"false_rate": 0}}}, metrics=["several"])
+    assert bench(tmp_path, nut=nut).run(asked).cells[0].metrics["several"] == strict > 0
+
+
+def test_other_combined_images_are_measured_again(tmp_path, nut, fits):
+    copy = shutil.copytree(nut, tmp_path / "nut")
+    asked = experiment({"name": "default"}, metrics=["several"])
+    assert bench(tmp_path / "work", nut=copy).run(asked).cells[0].metrics["several"] is not None
+    shutil.rmtree(copy / "test/combined")
+    assert bench(tmp_path / "work", nut=copy).run(asked).cells[0].metrics["several"] is None
+
+
+def test_weights_and_precision_make_another_result(tmp_path, nut):
+    names = set()
+    for precision, weights in (("auto", ""), ("bfloat16", ""), ("auto", "a"), ("auto", "longer")):
+        settings: dict[str, Any] = {"precision": precision}
+        if weights:
+            (tmp_path / "weights.safetensors").write_text(weights)
+            settings["model"] = {"weights": str(tmp_path / "weights.safetensors")}
+        asked = Bench(tmp_path, {"nut": nut}, settings=settings, backbone="tiny")
+        wanted = experiment({"name": "theirs", "method": "uniformaly"}, {"name": "default"}, sources=["musc"])
+        for row in wanted.rows:
+            case = asked._case(wanted, Cell(row, "nut", "musc", None, 0))
+            names |= {asked._name(case, "classes"), asked._name(case, "boxes")}
+    assert len(names) == 4 * 4
+
+
+def test_a_product_without_normal_images(tmp_path, tile, fits):
+    copy = shutil.copytree(tile, tmp_path / "tile")
+    shutil.rmtree(copy / "test/good")
+    bench(tmp_path / "work", tile=copy).run(experiment({"name": "default"}))
+    assert fits[0].labels_.min() == 1 and len(fits[0].classes_) == 2
+
+
+def test_what_is_not_used_is_said(tmp_path, nut, tile):
+    heard = Heard()
+    found = Bench(
+        tmp_path, {"nut": nut, "steel": tile, "aebad": tmp_path / "gone"}, maps={("mtd", "cpr"): nut}, settings=QUICK,
+        backbone="tiny", progress=heard,
+    )  # fmt: skip
+    assert heard.lines == ["maps of mtd are not used, because it was not given (--data mtd=PATH)."]
+    outcome = found.run(experiment({"name": "with"}, {"name": "other"}, base=["aebad", "steel"]), only="with")
+    assert outcome.cells[0].state == "done" and outcome.cells[0].base == "steel"
+    assert len(heard.lines) == 2 and heard.lines[1].startswith("aebad: not used as a base set.")
+    outcome = found.run(experiment({"name": "without"}), only="wiht*")
+    assert list(outcome.products) == ["nut"]  # names of base sets are no columns
+    assert "no row is called like 'wiht*'" in heard.lines[-1] and "It has without." in heard.lines[-1]

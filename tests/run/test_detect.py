@@ -215,8 +215,20 @@ def test_settings_of_detectors() -> None:
             build(configured(name, sise=64))
         assert all(each in str(error.value) for each in known)
     assert "bank_size" in setting_names(DETECTORS["patchcore"]) and "bank_size" not in setting_names(DETECTORS["musc"])
-    with pytest.raises(SettingsError, match="do not fit the detector"):
-        build(configured("musc", size="large"))
+    wrong: dict[str, Any] = {
+        "size": "large", "bank_size": 10.5, "pool_size": 2.5, "rotations": 2.5, "sigma": "abc", "seed": 1.5,
+        "batch_size": 2.5, "map_size": True,
+    }  # fmt: skip
+    for name, value in wrong.items():
+        with pytest.raises(SettingsError, match=rf"detect\.settings\.{name} must be a .*number, but got"):
+            build(configured("patchcore", **{name: value}))
+    assert build(configured("patchcore", sigma=2)).sigma == 2  # type: ignore[attr-defined]
+    for blocks in ("abc", [1.5], 3, [True]):
+        with pytest.raises(SettingsError, match="blocks must be a list of whole numbers"):
+            build(configured("musc", blocks=blocks))
+    for sigma in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(SettingsError, match="sigma must be a number of at least 0"):
+            build(configured("musc", sigma=sigma))
 
 
 def test_detectors_of_anomalib_get_device_and_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:

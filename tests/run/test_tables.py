@@ -65,6 +65,21 @@ def test_images_regions_and_their_tables_by_hand() -> None:
     assert found.regions.iloc[1][["image", "region", "x", "y", "width", "height"]].tolist() == ["1.png", 1, 1, 2, 3, 4]
 
 
+def test_the_papers_sum_counts_regions_that_look_normal() -> None:
+    """Sec. 3.4 by hand: all known regions, weighted by softmax(√area / τ)."""
+    nan = float("nan")
+    images = [image(0, 2), image(1, 2), image(2, 1)]
+    regions = [region(0, 0, 40_000.0), region(0, 1, 400.0), region(1, 0), region(1, 1), region(2)]
+    rows = np.array([[0.95, 0.05, 0], [0.4, 0.6, 0], [nan, nan, nan], [0.2, 0, 0.8], [nan, nan, nan]])
+    config = MergeConfig(temperature=100.0, normal_counts=True)
+    found = assign(images, regions, rows, np.array([0, 1, 2]), NAMES, config)
+    weight = np.exp(200 / 100) / (np.exp(200 / 100) + np.exp(20 / 100))
+    first = weight * rows[0] + (1 - weight) * rows[1]
+    np.testing.assert_allclose(found.probabilities, [first, [0.2, 0, 0.8], [0, 0, 0]])
+    assert found.labels.tolist() == [0, 2, -1]  # by default the first image has the class of its small defect
+    assert assign(images, regions, rows, np.array([0, 1, 2]), NAMES, MergeConfig()).labels.tolist() == [1, 2, -1]
+
+
 def test_without_normal_the_first_class_is_1() -> None:
     found = run_assign([image(0, 1), image(1, 1)], [region(0), region(1)], [[0.6, 0.4], [0.3, 0.7]], [1, 2])
     assert found.labels.tolist() == [1, 2]

@@ -13,11 +13,13 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ..config import Preset, Section, make_config
 from ..errors import SettingsError
-from ..run.detect import setting_names
+from ..run.detect import misfit, setting_names
+from . import paper
 from .rivals import RIVALS, rival
 
 OURS, PAPER_ONLY = "anomalyncd", "none"  # methods that are no rival's name
 MASKS, IMAGES_ONLY = "masks", "none"  # sources that are no detector's name
+OF_ALL_ROWS = ("random_state", "backbone", "backbone_weights", "device", "progress")  # arguments that no row sets
 EACH = "each"  # base set: every data set that is given, in turn
 
 # What can be measured, and how a table calls it.
@@ -65,9 +67,11 @@ class Row(Section):
         elif self.preset is not None:
             raise ValueError(f"preset is for {OURS} only")
         elif self.method in RIVALS:
-            names = setting_names(rival(self.method))
+            names = [name for name in setting_names(rival(self.method)) if name not in OF_ALL_ROWS]
             if unknown := [name for name in self.settings if name not in names]:
                 raise ValueError(f"{self.method} has no setting {unknown[0]}; it has {', '.join(names)}")
+            if words := misfit(rival(self.method), self.settings):
+                raise ValueError(words)
         return self
 
 
@@ -109,11 +113,17 @@ class Experiment(Section):
         names = [row.name for row in self.rows]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two rows are called {twice[0]!r}")
+        for table in self.tables:
+            paper.table(table)  # raises where the paper has none
+        if self.figure == "lines" and all(row.x is None for row in self.rows):
+            raise ValueError("a figure of lines needs rows with x")
         for row in self.rows:
             if self.sources and row.source not in (None, *self.sources):
                 raise ValueError(f"row {row.name!r}: its source {row.source} is not among the experiment's")
             if not self.sources and row.source is None and row.method != PAPER_ONLY:
                 raise ValueError(f"row {row.name!r} needs a source, because the experiment names none")
+            if row.method == OURS and IMAGES_ONLY in self.sources_of(row):
+                raise ValueError(f"row {row.name!r} needs maps or masks, so its source cannot be {IMAGES_ONLY}")
         return self
 
     def sources_of(self, row: Row) -> list[str]:

@@ -98,7 +98,7 @@ class Lab:
             return self._prints[folder]
         config = pinned(case.config)
         weights = None if config.model.weights is None else file_identity(config.model.weights)
-        return stable_hash(case.source, config.detect.settings, config.model.backbone, weights)
+        return stable_hash(case.source, config.detect.settings, config.model.backbone, weights, config.precision)
 
     def classes(self, case: Case) -> Measured:
         """Fit, and only then compare with the true labels."""
@@ -113,7 +113,9 @@ class Lab:
             features = dict(zip(ids, fitted.features_.astype(np.float16), strict=True))
         labels = model.labels_.tolist()
         found = evaluate([case.product.labels[name] for name in ids], labels)
-        scores = {name: getattr(found, name) for name in ("nmi", "ari", "f1", "normal_precision", "normal_recall")}
+        scores: dict[str, float | None] = {name: getattr(found, name) for name in ("nmi", "ari", "f1")}
+        if case.row.method == OURS:  # a rival's clusters have no names, so none of them is the normal one
+            scores |= {name: getattr(found, name) for name in ("normal_precision", "normal_recall")}
         return Measured(scores, seconds, pd.DataFrame({"image": ids, "label": labels}), features)
 
     def boxes(self, case: Case) -> Measured:
@@ -130,7 +132,9 @@ class Lab:
         )
 
     def modules(self, case: Case) -> Measured:
-        """Seconds an image of each module, as a fitted model takes for new images."""
+        """Seconds an image of each module, as a fitted model takes for new images; rivals are no such model."""
+        if case.row.method != OURS:
+            return Measured({})
         fitted, _ = self._fit(case)
         model, items = fitted.model_, self._items(case)
         extract = model.extractor(self.progress.say)
@@ -152,6 +156,8 @@ class Lab:
 
     def combined(self, case: Case) -> Measured:
         """Share of images of excluded classes, which were not learned from, whose regions fall into several classes."""
+        if case.row.method != OURS:
+            return Measured({})
         product = case.product
         everything = load_product(product.name, product.root)
         new = {name for name, label in everything.labels.items() if label in product.exclude}
@@ -163,6 +169,7 @@ class Lab:
             items = held_out.product.masked_items()
         else:
             items, _, _ = self.maps(held_out, fitted=self._maps_folder(case))
+        model.model_.unknown = None  # which class each region is likest to is asked here, not whether it is like any
         regions = model.predict_inputs(Inputs(items)).regions
         kinds = regions[regions["label"] > 0].groupby("image")["label"].nunique()
         return Measured({"several": float((kinds > 1).sum() / len(new))})
@@ -225,11 +232,12 @@ class Lab:
         maps = [_plain_map(item) for item in items] if any(item.map is not None for item in items) else None
         masks = [item.mask for item in items] if any(item.mask is not None for item in items) else None
         base = None if case.base is None else case.base.data
+        run = self.work / "rivals" / f"{case.product.name}-{case.product.fingerprint[:12]}"
         model = rival(case.row.method)(
             case.product.n_classes, random_state=case.seed, backbone=case.config.model.backbone,
-            device=case.config.device, progress=self.progress, **case.row.settings,
+            backbone_weights=case.config.model.weights, device=case.config.device, progress=self.progress,
+            **case.row.settings,
         )  # fmt: skip
-        run = self.work / "rivals" / f"{case.product.name}-{case.product.fingerprint[:12]}"
         return model.fit(
             [item.image for item in items], maps=maps, masks=masks, base=base, normal=case.product.normal, run=run
         )

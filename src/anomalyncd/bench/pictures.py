@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +62,7 @@ def _tsne(outcome: Outcome, folder: Path) -> list[Path]:
         for row in outcome.experiment.rows:
             cells = cells_of(outcome, row, column)
             if cells and cells[0].features is not None:
-                with np.load(cells[0].features) as stored:
+                with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(cells[0].features) as stored:
                     panels[row.name] = dict(zip(stored["images"].tolist(), stored["features"], strict=True))
         if not panels:
             continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from ..data.dataset import Dataset, load_base, load_dataset
+from ..data.dataset import NORMAL_NAMES, Dataset, load_base, load_dataset
 from ..data.layouts import find_images
 from ..errors import DataError
 from ..run.folder import stable_hash
@@ -48,6 +48,11 @@ class Product:
     def n_classes(self) -> int:
         """How many classes there are, normal counted."""
         return len(set(self.labels.values()))
+
+    @property
+    def has_normal(self) -> bool:
+        """Whether normal images are among them."""
+        return not NORMAL_NAMES.isdisjoint(label.lower() for label in self.labels.values())
 
     def items(self) -> list[Item]:
         """Images only."""

@@ -25,12 +25,15 @@ from ..progress import Silent
 from ..run.detect import pinned
 from ..run.folder import RunFolder, stable_hash
 from ..run.model import FORMAT as RUN_FORMAT
+from ..run.store import file_identity
 from ..run.tables import to_csv
 from .experiment import IMAGES_ONLY, MASKS, OURS, PAPER_ONLY, Experiment, Row
 from .measure import Case, Lab, Measured
 from .products import Labelled, Product, load_labelled, load_product
 
-FORMAT = 1  # of a stored result
+FORMAT = 2  # of a stored result
+BASE_SETS = ("aebad", "steel")  # are no columns of an experiment that names no data set
+PAPER_SETTINGS = {"mtd": {"merge": {"temperature": 50.0}}}  # where the paper departs from its settings for one data set
 State = Literal["done", "failed", "not run", "paper only", "left out"]
 # Which measurement gives a metric; each is stored by itself, so that experiments share what they have in common.
 MEASURES = {
@@ -113,6 +116,9 @@ class Bench:
         make_config(self.settings)  # a wrong one is said now, not once for each cell
         self._products: dict[tuple[str, tuple[str, ...]], Product] = {}
         self._bases: dict[tuple[str, tuple[str, ...]], Labelled] = {}
+        self._bad_bases: set[str] = set()
+        for name in dict.fromkeys(name for name, _ in self.maps if name not in data):
+            self.progress.warn(f"maps of {name} are not used, because it was not given (--data {name}=PATH).")
 
     def run(
         self, experiment: Experiment, *, seeds: Sequence[int] | None = None, only: str = "*", show: bool = False
@@ -127,9 +133,12 @@ class Bench:
         for line in skipped:
             self.progress.warn(line)
         experiment = experiment.expanded(names)
+        if not any(fnmatch(row.name, only) for row in experiment.rows):
+            rows = ", ".join(row.name for row in experiment.rows)
+            self.progress.warn(f"{experiment.name}: no row is called like {only!r}, so none is run. It has {rows}.")
         cells = []
         for row, dataset, source, seed in _plan(experiment, names, seeds):
-            base = next((name for name in experiment.base_of(row) if name in self.data), None)
+            base = self._base_name(experiment.base_of(row), experiment.excluded(row))
             wanted = not show and fnmatch(row.name, only)
             cells.append(self._cell(experiment, Cell(row, dataset, source, base, seed), wanted))
         products = {name: self._product(name, tuple(sorted(experiment.exclude))) for name in names}
@@ -212,8 +221,11 @@ class Bench:
         row = cell.row
         product = self._product(cell.dataset, experiment.excluded(row))
         own = row.settings if row.method == OURS else {}
-        fixed = {"n_classes": product.n_classes, "random_state": cell.seed}
-        config = make_config(self.settings, own, fixed, preset=row.preset)
+        fixed: dict[str, Any] = {"n_classes": product.n_classes, "random_state": cell.seed}
+        if not product.has_normal:
+            fixed["has_normal"] = False
+        special = PAPER_SETTINGS.get(cell.dataset, {}) if row.preset == "paper" else {}
+        config = make_config(self.settings, special, own, fixed, preset=row.preset)
         base = self._base(cell.base, product.exclude) if cell.base else None
         return Case(row, product, cell.source, base, cell.seed, config)
 
@@ -224,25 +236,33 @@ class Bench:
         about = config.model_dump(mode="json", exclude={"device", "preset", "random_state"})
         if case.row.method != OURS:
             about = {"backbone": config.model.backbone, "settings": case.row.settings}
-        key: list[Any] = [FORMAT, RUN_FORMAT, __version__, case.product.fingerprint, self.lab.source_key(case)]
+        weights = None if config.model.weights is None else file_identity(config.model.weights)
+        key: list[Any] = [FORMAT, RUN_FORMAT, __version__, case.product.fingerprint, self.lab.source_key(case), weights]
         if measure == "boxes":  # nothing is learned
             key += [config.binarize.model_dump(), config.has_normal]
         else:
             key += [case.row.method, about, base, case.seed]
+        if measure == "combined":  # is about images that the product of this case is without
+            key.append(self._product(case.product.name, ()).fingerprint)
         source = case.source if case.uses_source else IMAGES_ONLY
         label = "".join(letter if letter.isalnum() else "-" for letter in f"{case.row.method}-{source}")
         return f"{measure}/{case.product.name}/{label}-{stable_hash(*key)[:20]}"
 
     def _stored(self, name: str) -> dict[str, Any] | None:
+        """None also where it is damaged: then it is measured again."""
         try:
-            stored: dict[str, Any] = json.loads((self.results.path / f"{name}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None  # a damaged one is measured again
-        return stored
+            stored = json.loads((self.results.path / f"{name}.json").read_text(encoding="utf-8"))
+            texts, tables = ["state", "machine"], ["metrics", "seconds"]
+            if stored["state"] == "failed":
+                texts, tables = ["state", "message"], []
+            whole = all(isinstance(stored[key], str) for key in texts)
+            return stored if whole and all(isinstance(stored[key], dict) for key in tables) else None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
 
     def _available(self, experiment: Experiment) -> tuple[list[str], list[str]]:
         """Data sets of the columns, and a line for each that is not there."""
-        bases = {name for row in experiment.rows for name in experiment.base_of(row)}
+        bases = {*BASE_SETS, *(name for row in experiment.rows for name in experiment.base_of(row))}
         others = [name for name, path in self.data.items() if name not in bases and not (path / "images").is_dir()]
         wanted = experiment.data or others  # images/ and masks/ are a base set's
         names, skipped = [], []
@@ -258,6 +278,19 @@ class Bench:
         if not names:
             raise DataError(f"{experiment.name}: none of its data sets is there. {' '.join(skipped)}".rstrip())
         return names, skipped
+
+    def _base_name(self, names: Sequence[str], exclude: tuple[str, ...]) -> str | None:
+        """The first base set that is given and can be read; where none can, the first that is given."""
+        given = [name for name in names if name in self.data]
+        for name in given if len(given) > 1 else []:
+            try:
+                self._base(name, exclude)
+                return name
+            except (AnomalyNCDError, OSError) as error:
+                if name not in self._bad_bases:
+                    self.progress.warn(f"{name}: not used as a base set. {error}")
+                self._bad_bases.add(name)
+        return given[0] if given else None
 
     def _base(self, name: str, exclude: tuple[str, ...]) -> Labelled:
         if (name, exclude) not in self._bases:

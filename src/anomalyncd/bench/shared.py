@@ -40,7 +40,11 @@ def borrow(kept: Path, run: Path) -> None:
     """Put tokens of a base set, that another run has computed, into this one."""
     if not kept.is_dir():
         return
-    stage, key = _base_stage(kept)
+    try:
+        stage, key = _base_stage(kept)
+    except (OSError, ValueError, KeyError, TypeError):
+        shutil.rmtree(kept)  # damaged: computed and kept again
+        return
     with RunFolder(run).writing() as folder:
         if folder.is_done(stage, key):
             return

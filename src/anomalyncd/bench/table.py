@@ -12,7 +12,7 @@ from typing import Any
 from .experiment import MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row
 from .measure import WHOLE_IMAGE
 from .paper import figures
-from .runner import Cell, Outcome
+from .runner import PAPER_SETTINGS, Cell, Outcome
 
 MVTEC = (
     "bottle", "cable", "capsule", "carpet", "grid", "hazelnut", "leather", "metal_nut", "pill", "screw", "tile",
@@ -191,6 +191,11 @@ def _settings(row: Row, outcome: Outcome) -> str:
     parts = [] if row.method == OURS else [f"method {row.method}"]
     parts += [f"preset {row.preset}"] * bool(row.preset)
     parts += [f"{name}={value}" for name, value in _flat(row.settings)]
+    if row.preset == "paper":
+        for dataset in sorted({cell.dataset for cell in outcome.cells} & set(PAPER_SETTINGS)):
+            parts += [f"{name}={value} on {dataset}, as there" for name, value in _flat(PAPER_SETTINGS[dataset])]
+    if row.exclude is not None:
+        parts.append(f"without {', '.join(row.exclude) or 'leaving any class out'}")
     parts += [f"base set {name}" for name in sorted(bases)]
     return ", ".join(parts)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import SettingsError
+from ..errors import DataError, SettingsError
 from . import options as opt
 from .show import show
 
@@ -67,8 +67,16 @@ def bench_run(
     )  # fmt: skip
     chosen = None if seeds is None else _numbers(seeds)
     tables = RunFolder(out or work / "tables")
+    made = 0
     for experiment in experiments:
-        outcome = bench.run(experiment, seeds=chosen, only=only, show=stored)
+        try:
+            outcome = bench.run(experiment, seeds=chosen, only=only, show=stored)
+        except DataError as error:  # none of its data sets is there; those of the next may be
+            if not made and experiment is experiments[-1]:
+                raise
+            bench.progress.warn(str(error))
+            continue
+        made += 1
         command = opt.this_call()
         tables.write_text(f"{experiment.name}.md", to_markdown(outcome, command))
         tables.write_text(f"{experiment.name}.csv", to_csv(outcome))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -52,6 +53,11 @@ class TokenDetector(Detector):
         seed: int = 0,
     ) -> None:
         check_least(1, size=size, map_size=map_size, batch_size=batch_size, tile=1 if tile is None else tile)
+        if not (isinstance(sigma, int | float) and 0 <= sigma < math.inf):
+            raise SettingsError(f"sigma must be a number of at least 0, but got {sigma!r}.")
+        listed = isinstance(blocks, Sequence) and all(type(each) is int for each in blocks)
+        if blocks is not None and not listed:
+            raise SettingsError(f"blocks must be a list of whole numbers, but got {blocks!r}.")
         self.settings: dict[str, Any] = {
             "backbone": resolve_name(backbone), "weights": weights, "size": size, "tile": tile,
             "blocks": None if blocks is None else tuple(blocks),
@@ -130,7 +136,8 @@ class TokenDetector(Detector):
             found = vit.block_tokens(batch, self.blocks)
         tokens = torch.stack([found[block][:, vit.n_prefix :].float() for block in self.blocks], dim=1)  # (B, L, P, C)
         last = found[max(self.blocks)].float()
-        summary = last[:, 0] if vit.n_prefix else last.mean(dim=1)
+        # A view would keep all tokens of the batch alive as long as the class token.
+        summary = last[:, 0].clone() if vit.n_prefix else last.mean(dim=1)
         return tokens.unflatten(2, grid), summary
 
 
@@ -148,6 +155,8 @@ def read_detector(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def check_least(least: int, **settings: int) -> None:
     """Refuse a setting that is too small."""
     for name, value in settings.items():
+        if type(value) is not int:
+            raise SettingsError(f"{name} must be a whole number, but got {value!r}.")
         if value < least:
             raise SettingsError(f"{name} must be at least {least}, but got {value}.")
 

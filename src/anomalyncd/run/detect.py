@@ -6,8 +6,9 @@ import difflib
 import inspect
 import io
 import json
+import reprlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -56,7 +57,7 @@ def build(config: Config) -> Detector:
     shared: dict[str, object] = {}
     kind = AnomalibDetector if name.startswith(ANOMALIB) else DETECTORS.get(name)
     if kind is not None:
-        _check_names(settings, name, kind)
+        _check_settings(settings, name, kind)
         shared = {"device": config.device, "seed": config.random_state}
     if name in DETECTORS:
         shared |= {"backbone": config.model.backbone, "precision": config.precision}
@@ -76,15 +77,42 @@ def setting_names(kind: type) -> list[str]:
     >>> "bank_size" in setting_names(DETECTORS["patchcore"]), "size" in setting_names(DETECTORS["patchcore"])
     (True, True)
     """
-    names: set[str] = set()
+    return sorted(_defaults(kind))
+
+
+def misfit(kind: type, settings: Mapping[str, object]) -> str | None:
+    """The first setting whose value is of another type than its default, in words; None where all fit.
+
+    Examples
+    --------
+    >>> misfit(DETECTORS["patchcore"], {"bank_size": 10.5})
+    'bank_size must be a whole number, but got 10.5'
+    """
+    defaults = _defaults(kind)
+    for name, value in settings.items():
+        for wanted, words in _TYPES:
+            if type(defaults.get(name)) is wanted[0] and type(value) not in wanted:
+                return f"{name} must be {words}, but got {reprlib.repr(value)}"
+    return None
+
+
+# What a setting may be, by the type of its default; a default of another type says nothing.
+_TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool,), "true or false"), ((int,), "a whole number"), ((float, int), "a number"), ((str,), "text"),
+    ((tuple, list), "a list"),
+)  # fmt: skip
+
+
+def _defaults(kind: type) -> dict[str, object]:
+    defaults: dict[str, object] = {}
     for cls in kind.__mro__:
         if "__init__" not in vars(cls):
             continue
         parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-        names |= {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} | defaults
         if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
             break
-    return sorted(names)
+    return defaults
 
 
 def normal_items(folder: Path) -> list[Item]:
@@ -247,7 +275,7 @@ def _is_plain(part: str) -> bool:
     return not odd and len(part.encode("utf-8", "replace")) <= MAX_NAME
 
 
-def _check_names(settings: Iterable[str], name: str, kind: type[Detector]) -> None:
+def _check_settings(settings: Mapping[str, object], name: str, kind: type[Detector]) -> None:
     names = setting_names(kind)
     for wrong in settings:
         if wrong not in names:
@@ -256,6 +284,8 @@ def _check_names(settings: Iterable[str], name: str, kind: type[Detector]) -> No
             raise SettingsError(
                 f"detect.settings.{wrong}: the detector {name!r} has no such setting. {hint}It has {', '.join(names)}."
             )
+    if words := misfit(kind, settings):
+        raise SettingsError(f"detect.settings.{words}.")
 
 
 def _fit(detector: Detector, normal: Sequence[Item], progress: Silent) -> None:

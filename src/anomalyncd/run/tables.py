@@ -66,7 +66,7 @@ def assign(
     """Merge region classes into image classes (paper Sec. 3.4).
 
     An image without a region is normal. Where an image has a defect, regions that are false alarms have no say in which
-    one it is.
+    one it is, unless `normal_counts` asks for the paper's sum over all regions.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def assign(
     region_labels = np.where(nothing, -1, classes[known.argmax(axis=1)]).astype(np.int64)
     region_best = known.max(axis=1, initial=0.0)
 
-    counted = _counted(region_labels, of_image, len(images))
+    counted = _counted(region_labels, of_image, len(images), normal_counts=config.normal_counts)
     probabilities = merge_regions(
         known[counted], of_image[counted], len(images),
         areas=np.array([r.area for r in regions])[counted], scores=np.array([r.score for r in regions])[counted],
@@ -125,8 +125,16 @@ def _kind(column: str) -> str:
     return "str" if column == "image" else "float64" if column in ("area", "score") else "int64"
 
 
-def _counted(labels: npt.NDArray[np.int64], of_image: npt.NDArray[np.int64], n_images: int) -> npt.NDArray[np.bool_]:
-    """Regions with a say: known defects; unknown ones where there is no such; normal ones where there is neither."""
+def _counted(
+    labels: npt.NDArray[np.int64], of_image: npt.NDArray[np.int64], n_images: int, *, normal_counts: bool
+) -> npt.NDArray[np.bool_]:
+    """Regions with a say: known defects; unknown ones where there is no such; normal ones where there is neither.
+
+    With `normal_counts` all known ones have it, and unknown ones where there is no such.
+    """
+    if normal_counts:
+        has_known = np.bincount(of_image, weights=labels >= 0, minlength=n_images) > 0
+        return np.asarray((labels >= 0) | ~has_known[of_image])
     has_defect = np.bincount(of_image, weights=labels > 0, minlength=n_images) > 0
     has_unknown = np.bincount(of_image, weights=labels < 0, minlength=n_images) > 0
     say = np.where(labels > 0, True, np.where(labels < 0, ~has_defect[of_image], ~(has_defect | has_unknown)[of_image]))

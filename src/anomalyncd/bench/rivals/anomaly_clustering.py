@@ -97,7 +97,7 @@ class AnomalyClustering(Rival):
 
     def _tokens(self, job: Job, items: Sequence[Item], block: int) -> Tokens:
         return patch_tokens(
-            items, self._vit, job.cache, self.progress, backbone=self._backbone_name, size=self.size, blocks=[block]
+            items, self._vit, job.cache, self.progress, backbone=self._network_key, size=self.size, blocks=[block]
         )
 
     def _alpha(self, job: Job, tokens: Tokens, block: int) -> Floats:
@@ -114,7 +114,7 @@ class AnomalyClustering(Rival):
             with self.progress.task("Patch distances", len(tokens)) as advance:
                 return mean_nearest_distances(tokens, self.max_references, on_image=advance)
 
-        key = [image_key(job.items), self._backbone_name, self.size, block, self.max_references]
+        key = [image_key(job.items), self._network_key, self.size, block, self.max_references]
         return job.cache.array("mutual-distances", key, compute)
 
 
@@ -140,7 +140,7 @@ class SemiSupervisedAnomalyClustering(AnomalyClustering):
             with self.progress.task("Patch distances", len(tokens)) as advance:
                 return nearest_distances(tokens, bank, on_image=advance)
 
-        key = [image_key(job.items), image_key(chosen), self._backbone_name, self.size, block]
+        key = [image_key(job.items), image_key(chosen), self._network_key, self.size, block]
         return job.cache.array("normal-distances", key, compute)
 
 

@@ -23,10 +23,11 @@ from ...model.backbone import MaskGuidedViT, load_vit, resolve_name
 from ...model.device import choose_device
 from ...progress import Silent
 from ...run.detect import normal_items
+from ...run.folder import stable_hash
 from ...run.inputs import Base, BaseSet, Inputs, Sources, gather, gather_base
 from ...run.maps import prepare_map
 from ...run.records import ImageRecord, Item, report_files
-from ...run.store import content_order
+from ...run.store import content_order, file_identity
 from .cache import Cache
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Rival(ABC):
     n_classes : how many clusters, the normal class counted
     random_state : seed of every random choice but the views that are kept in the cache, which are the same for all seeds
     backbone, device, progress : as for `AnomalyNCD`
+    backbone_weights : local file with its weights, instead of the cache or the hub
 
     Attributes
     ----------
@@ -82,10 +84,12 @@ class Rival(ABC):
         *,
         random_state: int = 0,
         backbone: str | None = None,
+        backbone_weights: Path | None = None,
         device: str = "auto",
         progress: Silent | None = None,
     ) -> None:
         self.n_classes = n_classes
+        self.backbone_weights = backbone_weights
         self.random_state = random_state
         self.backbone = backbone
         self.device = device
@@ -147,13 +151,19 @@ class Rival(ABC):
     def _vit(self) -> MaskGuidedViT:
         """A fresh backbone without mask guidance, the same one within a call of `fit`."""
         if self._loaded is None:
-            vit = load_vit(self._backbone_name, progress=self.progress.say)
+            vit = load_vit(self._backbone_name, file=self.backbone_weights, progress=self.progress.say)
             self._loaded = MaskGuidedViT(vit, guidance="none").to(choose_device(self.device)).eval()
         return self._loaded
 
     @property
     def _backbone_name(self) -> str:
         return resolve_name(self.backbone or "auto")
+
+    @property
+    def _network_key(self) -> str:
+        """What tokens depend on, besides the images."""
+        name = self._backbone_name
+        return name if self.backbone_weights is None else stable_hash(name, file_identity(self.backbone_weights))
 
     def _timed(self, stage: str, work: Callable[[], T]) -> T:
         started = time.perf_counter()

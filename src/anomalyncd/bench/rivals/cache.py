@@ -18,6 +18,7 @@ from ...run.folder import PARTIAL, stable_hash
 from ...run.model import FORMAT
 
 Array = npt.NDArray[Any]
+SMALL = 65_536  # bytes of an array that is rather read than mapped, which an empty one cannot be
 
 
 class Cache:
@@ -47,12 +48,13 @@ class Cache:
         """
         target = self.folder / f"{name}-{stable_hash(FORMAT, __version__, key)[:24]}"
         partial = target.with_name(target.name + PARTIAL)
-        if target.is_dir():
+        if target.is_dir() and _is_whole(target):
             return target
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(target.with_name(f".{target.name}.lock")):
-                if not target.is_dir():
+                if not (target.is_dir() and _is_whole(target)):
+                    shutil.rmtree(target, ignore_errors=True)
                     shutil.rmtree(partial, ignore_errors=True)
                     partial.mkdir()
                     try:
@@ -72,3 +74,13 @@ class Cache:
 
         found: Array = np.load(self(name, key, write) / "array.npy", allow_pickle=False)
         return found
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether each array is as long as its header says; one that is not was cut off, by a full disk for instance."""
+    for path in folder.glob("*.npy"):
+        try:
+            np.load(path, mmap_mode="r" if path.stat().st_size > SMALL else None, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return False
+    return True

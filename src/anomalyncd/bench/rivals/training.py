@@ -131,7 +131,7 @@ class TrainedRival(Rival):
                     advance(len(rows))
             out.flush()
 
-        return job.cache("views", [image_key(items), self._backbone_name, view, self.bank_views], fill)
+        return job.cache("views", [image_key(items), self._network_key, view, self.bank_views], fill)
 
 
 class WholeViews:

@@ -5,8 +5,9 @@ highest scores, their plain mean, k-means. Scores come from the given maps, so t
 evidence; without maps they are its own, the cosine distance to the nearest of a coreset of normal patches. With masks the
 patches under the mask are taken, and all of them where it is empty.
 
-What differs from the paper: no back-patch masking (it removes the background by the class token's attention, and a given
-map or mask has already said where to look), and 20 restarts of k-means instead of 10.
+What differs from the paper: no back-patch masking (it removes the background by the class token's attention; a given map or
+mask has already said where to look, but scores of its own may fall on the background here), a coreset of 5,000 of at most
+50,000 normal patches instead of a tenth of all, and 20 restarts of k-means instead of 10.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class UniFormaly(Rival):
     def _tokens(self, job: Job, items: Sequence[Item]) -> Tokens:
         count = self._vit.n_blocks
         return patch_tokens(
-            items, self._vit, job.cache, self.progress, backbone=self._backbone_name, size=self.size,
+            items, self._vit, job.cache, self.progress, backbone=self._network_key, size=self.size,
             blocks=[block for block in BLOCKS if block < count] or [count - 1],
         )  # fmt: skip
 
@@ -105,7 +106,7 @@ class UniFormaly(Rival):
             with self.progress.task("Patch scores", len(tokens)) as advance:
                 return nearest_distances(tokens, bank, on_image=advance)
 
-        key = [image_key(job.items), image_key(job.normal), self._backbone_name, self.size]
+        key = [image_key(job.items), image_key(job.normal), self._network_key, self.size]
         return job.cache.array("coreset-scores", key, compute)
 
 
