@@ -311,3 +311,80 @@ def test_what_is_left_out_is_said_by_every_command(product: Path, darkness: str,
     more = ("--classes", 3, "--set", "features.views=1", "--set", "learn.epochs=1")
     assert words in call("discover", images, *options, *more).stderr
     assert words in call("predict", out, images, "--out", tmp_path / "new.csv", "--quiet").stderr
+
+
+def test_a_finished_run_is_not_replaced(product: Path, darkness: str, tmp_path: Path) -> None:
+    """Neither by its own detector, nor by maps of other images."""
+    run, settings = tmp_path / "run", ["--set", "features.views=1", "--set", "learn.epochs=1", *FAST]
+    call("discover", product, "--detector", darkness, "--classes", 3, "--out", run, *settings)
+
+    def files() -> dict[Path, bytes]:
+        found = (path for path in run.rglob("*") if path.is_file() and path.name not in ("run.log", ".lock"))
+        return {path: path.read_bytes() for path in found}
+
+    before = files()
+    assert "would replace the detector" in fail("detect", product / "test/hole", "--from", run, "--out", run, "--quiet")
+    command = ("detect", product / "test/hole", "--detector", darkness, "--out", run, "--quiet")
+    assert "finished run of other images" in fail(*command)
+    assert files() == before
+    call("detect", product / "test/hole", "--from", run, "--out", tmp_path / "new", "--quiet")
+    assert len(read_maps(tmp_path / "new")) == 3
+    call("detect", product, "--detector", darkness, "--out", run, *FAST)  # the same images: nothing to replace
+    assert (run / "images.csv").read_bytes() == before[run / "images.csv"]
+
+
+def test_normal_images_of_a_product_and_of_no_product(product: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(product, tmp_path / "product")
+    patchcore = ["--detector", "patchcore", *FAST, *SMALL]
+    assert "masks of defects in ground_truth/" in fail(
+        "detect", copy, "--normal", copy, "--out", tmp_path / "out", *patchcore
+    )
+    shutil.copytree(copy / "test/good", copy / "train/good")
+    call("detect", copy, "--normal", copy, "--out", tmp_path / "out", *patchcore)
+    call("detect", copy, "--normal", copy / "train/good", "--out", tmp_path / "other", *patchcore)
+    one, other = read_maps(tmp_path / "out"), read_maps(tmp_path / "other")
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    inside = copy / "train/good/run"
+    assert "the run would lie inside" in fail(
+        "detect", copy, "--normal", copy / "train/good", "--out", inside, *patchcore
+    )
+    assert "the run would lie inside" in fail(
+        "discover", copy, "--normal", copy / "train/good", "--out", inside, *patchcore
+    )
+    result = call("detect", copy / "test/good", "--normal", copy / "test", "--out", tmp_path / "all", *patchcore)
+    assert "are among the normal images" in result.output
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/a.png").write_text("no picture")
+    message = fail("detect", copy, "--normal", tmp_path / "bad", "--out", tmp_path / "none", *patchcore)
+    assert "a.png" in message
+
+
+def test_holes_in_a_map_of_ones_own_detector(product: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = CHEAP.replace("** self.power", "** self.power * hole(type(self).calls)").replace("Darkness", "Holes")
+    code = code.split("    def detect")[0] + "    def save" + code.split("    def save")[1]
+    code += """
+def hole(count):
+    out = np.ones((64, 64), np.float32)
+    out[: {2: 64, 3: 3}.get(count, 0)] = np.nan
+    return out
+"""
+    (tmp_path / "holes.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = call("detect", product, "--detector", "holes:Holes", "--out", tmp_path / "out", "--quiet")
+    assert "no finite score, so it is left out of the metrics of images" in result.output
+    scores = pd.read_csv(tmp_path / "out/scores.csv")["score"]
+    assert np.isfinite(scores).sum() == 9
+    assert json.loads((tmp_path / "out/metrics.json").read_text())["n_images"] == 9
+
+
+def test_maps_of_a_table_are_not_asked_for_where_a_detector_makes_them(
+    product: Path, darkness: str, tmp_path: Path
+) -> None:
+    names = [path.as_posix() for path in sorted((product / "test").rglob("*.png"))]
+    rows = [f"{name},{'gone.npy' if place == 1 else ''}" for place, name in enumerate(names)]
+    (product / "list.csv").write_text(
+        "\n".join(["image,map", *(row.replace(f"{product.as_posix()}/", "") for row in rows)])
+    )
+    call("detect", product / "list.csv", "--detector", darkness, "--out", tmp_path / "out", "--quiet")
+    assert len(read_maps(tmp_path / "out")) == 10
+    assert "does not exist" in fail("discover", product / "list.csv", "--out", tmp_path / "run", *FAST)

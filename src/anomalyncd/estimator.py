@@ -128,7 +128,7 @@ class AnomalyNCD:
             workspace = tempfile.TemporaryDirectory(prefix="anomalyncd-")  # goes with the estimator; `save` copies it
             run = workspace.name
         path = Path(run)
-        inputs.check_outside(path)
+        inputs.check_outside(path, *([] if normal is None else [Path(normal)]))
         with RunFolder(path).writing() as folder, logging_to(path / LOG, self.progress, call) as progress:
             found = Discover(folder, config, progress)(inputs, labelled, normal_images, made)
         self._workspace, self._folder = workspace, path.absolute()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anomalyncd.binarize import FixedThreshold, MEBin, Otsu, make_binarizer
-from anomalyncd.errors import SettingsError
+from anomalyncd.errors import DataError, SettingsError
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -68,3 +68,24 @@ def test_by_name() -> None:
         make_binarizer("otsu", tau=3)
     with pytest.raises(SettingsError, match="threshold"):
         make_binarizer("fixed", threshold=1.5)
+
+
+def test_holes_have_no_say_in_otsus_threshold() -> None:
+    rng = np.random.default_rng(0)
+    half = rng.normal(0.5, 0.02, (32, 64)).astype(np.float32)
+    half[8:16, 8:16] = 0.7
+    holes = np.concatenate([half, np.full_like(half, np.nan)])
+    binarizer = Otsu.from_state({"low": 0.0, "high": 1.0})
+    expected = binarizer.binarize(half)
+    with pytest.warns(UserWarning, match="count as not anomalous"):
+        found = binarizer.binarize(holes)
+    assert found.threshold == expected.threshold and not found.mask[32:].any()
+    np.testing.assert_array_equal(found.mask[:32], expected.mask)
+    with pytest.warns(UserWarning, match="count as not anomalous"):
+        assert not binarizer.binarize(np.full((4, 4), np.nan)).mask.any()
+
+
+@pytest.mark.parametrize("kind", [FixedThreshold, Otsu, MEBin])
+def test_a_range_comes_first(kind: type) -> None:
+    with pytest.raises(DataError, match=r"Call fit\(maps\) first"):
+        kind().binarize(np.eye(8))

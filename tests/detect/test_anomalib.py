@@ -389,3 +389,16 @@ def test_what_counts_as_network():
     chained.__cause__ = TimeoutError()
     assert is_network(chained)
     assert not is_network(FileNotFoundError()) and not is_network(OSError(28, "disk full")) and not is_network(None)
+
+
+def test_maps_of_the_centre_get_their_border():
+    item = SimpleNamespace(image_path="a.png", anomaly_map=torch.arange(1.0, 13).view(1, 2, 6), pred_score=None)
+    (found,) = from_anomalib([item], shown=0.5).maps
+    expected = np.ones((4, 12))
+    expected[1:3, 3:9] = np.arange(1, 13).reshape(2, 6)
+    np.testing.assert_array_equal(found, expected)
+    (whole,) = from_anomalib([item]).maps
+    assert whole.shape == (2, 6)
+    for shown in (0, 1.5):
+        with pytest.raises(SettingsError, match="shown must be a share"):
+            from_anomalib([item], shown=shown)

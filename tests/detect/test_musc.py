@@ -3,7 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from anomalyncd.detect import MuSc
+from anomalyncd.detect import MuSc, musc
 from anomalyncd.detect.musc import mutual_scores, rescored
 from anomalyncd.detect.tokens import to_map
 from anomalyncd.errors import DataError, SettingsError
@@ -248,3 +248,42 @@ def test_neighbours_of_one_leave_the_maximum():
 def test_settings_out_of_range(settings):
     with pytest.raises(SettingsError, match=next(iter(settings))):
         MuSc(**TINY, **settings)
+
+
+def test_an_image_is_known_again_in_another_precision():
+    images = pictures(6)
+    detector = MuSc(**TINY)
+    first = list(detector.maps(images))
+    detector.precision = "bfloat16"
+    again = list(detector.maps(images))
+    assert [detector._place(grid.blocks) for grid in detector.read(images)] == [0, 1, 2, 3, 4, 5]
+    np.testing.assert_allclose(again, first, atol=0.05)  # compared with itself, a map would fall by a half
+    assert [detector._place(grid.blocks) for grid in detector.read(pictures(3, seed=1))] == [None] * 3
+
+
+def test_products_in_pieces_change_nothing(monkeypatch):
+    images = units(40, 33, 57, 20, 41)
+    own = list(range(5))
+    whole = mutual_scores(images, images, own)
+    for most in (1, 100, 1000):
+        monkeypatch.setattr(musc, "MOST_PRODUCTS", most)
+        assert_same(mutual_scores(images, images, own), whole, atol=1e-6)
+        assert_same(
+            mutual_scores(images, images[:3], [0, 1, 2, None, None]),
+            slow_scores(images, images[:3], [0, 1, 2, None, None]),
+        )
+
+
+def test_patches_bound_what_is_held():
+    """Sixteen patches an image: as many images as have the patches, five at least, and references of half of them."""
+    images = pictures(12)
+    for most, held, kept in ((16 * 8, 8, 4), (16, 5, 2), (10**6, 12, 12)):
+        detector = MuSc(max_patches=most, **TINY)
+        grids = detector.read(iter(images))
+        assert len(list(detector._held(grids))) == held
+        assert len(list(detector.maps(images))) == 12 and len(detector.references) == kept
+
+
+def test_class_tokens_do_not_keep_the_batch_alive():
+    grid = next(MuSc(**TINY).read(pictures(4)))
+    assert grid.summary.untyped_storage().nbytes() == 4 * 4 * grid.summary.numel()  # of the four images

@@ -18,7 +18,7 @@ from anomalyncd import AnomalyNCD
 from anomalyncd.cli import app
 from anomalyncd.config import make_config
 from anomalyncd.demo import make_line
-from anomalyncd.detect import DETECTORS, Detector
+from anomalyncd.detect import DETECTORS, Detector, PatchCore
 from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.run.detect import build, map_names, setting_names
 from anomalyncd.run.records import Item
@@ -84,6 +84,25 @@ def test_a_detector_of_ones_own(line: Path, tmp_path: Path) -> None:
     model.save(tmp_path / "copy")
     loaded = AnomalyNCD.load(tmp_path / "copy")
     np.testing.assert_array_equal(loaded.predict(line / "images").labels, model.labels_)
+
+
+def test_other_settings_of_a_detector_object_make_other_maps(line: Path, tmp_path: Path) -> None:
+    def fit(detector: Detector, normal: Path | None = line / "images/good") -> np.ndarray:
+        settings = {**SETTINGS, "detect": {}, "learn": {"epochs": 1}}
+        AnomalyNCD(3, **settings).fit(line / "images", detector=detector, normal=normal, run=tmp_path / "run")
+        return np.load(tmp_path / "run/maps/hole/000.npy")
+
+    tiny: dict[str, Any] = {"backbone": "tiny", "size": 64}
+    first = fit(PatchCore(map_size=64, **tiny))
+    written = (tmp_path / "run/maps/hole/000.npy").stat().st_mtime_ns
+    assert np.array_equal(fit(PatchCore(map_size=64, **tiny)), first)
+    assert (tmp_path / "run/maps/hole/000.npy").stat().st_mtime_ns == written  # the same: not made again
+    assert fit(PatchCore(map_size=32, **tiny)).shape == (32, 32)
+    normal = [cv2.imread(str(path)) for path in sorted((line / "images/good").glob("*.png"))]
+    ready = PatchCore(map_size=16, **tiny).fit(normal)
+    assert fit(ready, normal=None).shape == (16, 16)  # one that is fitted needs no normal images
+    with pytest.raises(DataError, match="needs images of normal products"):
+        fit(PatchCore(map_size=64, **tiny), normal=None)
 
 
 class Slow(Brightness):

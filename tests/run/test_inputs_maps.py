@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from anomalyncd import AnomalyNCD
 from anomalyncd.binarize import make_binarizer
 from anomalyncd.data.maps import StackRow
 from anomalyncd.errors import BadFileError
+from anomalyncd.report.stored import StoredPictures
 from anomalyncd.run.extract import is_readable
 from anomalyncd.run.inputs import gather, load_inputs
 from anomalyncd.run.maps import fit_binarizer, prepare_map
@@ -75,3 +77,16 @@ def test_bad_rows_are_skipped_by_name(tmp_path: Path) -> None:
     with pytest.raises(BadFileError, match=r"maps\.npy\[1\]: expected an anomaly map, but every pixel is NaN"):
         prepare_map(StackRow(tmp_path / "maps.npy", 1), 0)
     assert np.isnan(prepare_map(StackRow(tmp_path / "maps.npy", 2), 0)).sum() == 1
+
+
+def test_pictures_find_the_rows_of_a_stack_again(tmp_path: Path, images: Path) -> None:
+    (images / "crack/2.gif").unlink()
+    np.save(tmp_path / "maps.npy", MAPS)
+    settings = {"backbone": "tiny", "features": {"views": 1}, "learn": {"epochs": 1}, "binarize": {"method": "otsu"}}
+    AnomalyNCD(2, **settings).fit(images, maps=tmp_path / "maps.npy", run=tmp_path / "run")
+    pictures = StoredPictures(tmp_path / "run")
+    for name, expected in zip(("crack/0.png", "crack/1.png", "good/0.png"), MAPS, strict=True):
+        np.testing.assert_array_equal(pictures.map(name), expected)
+    odd = tmp_path / "one.npy[1]"
+    odd.touch()
+    assert StackRow.parse(str(odd)) == odd and StackRow.parse("a/b.npy[12]") == StackRow(Path("a/b.npy"), 12)

@@ -42,6 +42,7 @@ class FixedThreshold(Binarizer):
 
     def binarize(self, anomaly_map: npt.ArrayLike) -> BinarizeResult:
         """(H, W) map of any real dtype → mask."""
+        self._check_fitted()
         threshold = self.low_ + self.threshold * (self.high_ - self.low_)
         return threshold_once(self.normalize(anomaly_map), self.threshold, threshold, self.erosion)
 

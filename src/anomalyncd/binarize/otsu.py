@@ -41,9 +41,10 @@ class Otsu(Binarizer):
     def binarize(self, anomaly_map: npt.ArrayLike) -> BinarizeResult:
         """(H, W) map of any real dtype → mask at its own threshold; a constant map has no region."""
         scaled = self.normalize(anomaly_map)
+        finite = np.isfinite(np.asarray(anomaly_map, dtype=np.float64))  # holes have no say in the threshold
         # Bin b holds b/256 < value <= (b + 1)/256, so that "above bin b" is a strict threshold.
         bins = np.clip(np.ceil(scaled * N_BINS) - 1, 0, N_BINS - 1).astype(np.int64)
-        split = otsu_split(np.bincount(bins.ravel(), minlength=N_BINS))
+        split = otsu_split(np.bincount(bins[finite], minlength=N_BINS)) if finite.any() else None
         if split is None:
             return BinarizeResult(np.zeros(scaled.shape, dtype=bool), math.nan, 0, np.zeros(1, np.int32))
         level = (split + 1) / N_BINS

@@ -100,7 +100,7 @@ def warn_of_unknown(exclude: Sequence[str] | None, images: Path, progress: Termi
 
     from ..data import load_dataset
 
-    there = [{sample.label, sample.id.split("/")[0]} for sample in load_dataset(images)]
+    there = [{sample.label, sample.id.split("/")[0]} for sample in load_dataset(images, with_maps=False)]
     if unknown := set(exclude).difference(*there):
         progress.warn(f"--exclude {', '.join(sorted(unknown))}: no class of this name among the images.")
 

@@ -93,6 +93,7 @@ def load_dataset(
     maps: str | Path | None = None,
     masks: str | Path | None = None,
     exclude: Collection[str] = (),
+    with_maps: bool = True,
 ) -> Dataset:
     """Find the images of a data set, and the maps and masks that belong to them.
 
@@ -110,6 +111,7 @@ def load_dataset(
         or a .txt with one name a line, says whose row each is; without one, rows are in the order of the image ids
         sorted as text ("10.png" before "2.png"), or of the rows of a table of images, excluded images among them or not.
     exclude : class names to leave out
+    with_maps : False leaves a table's column `map` unread, as when a detector will make maps
 
     Raises
     ------
@@ -134,7 +136,7 @@ def load_dataset(
     mask_folder = None if masks is None else product_folder(_folder(masks, "masks"), "ground_truth", "test")
     foreign: list[str] = []
     if os.path.isfile(source) and is_table(source):
-        root, everything = source.parent, _read_samples(source)
+        root, everything = source.parent, _read_samples(source, with_maps)
         samples = [sample for sample in everything if sample.label not in excluded]
     else:
         root = product_folder(_folder(source, "images, or a CSV or Parquet file"), "test")
@@ -289,11 +291,12 @@ def _surplus_note(place: Path, surplus: Sequence[str], what: str, root: Path) ->
     return [f"{place}: {counted(surplus, what)} of no image left out: {named(surplus)}"]
 
 
-def _read_samples(path: Path) -> list[Sample]:
+def _read_samples(path: Path, with_maps: bool) -> list[Sample]:
+    wanted = ("image", "map", "mask") if with_maps else ("image", "mask")
     samples: list[Sample] = []
     line_of: dict[str, int] = {}
     for line, cells in read_table(path):
-        entries = {name: PurePosixPath(posix(cells[name])) for name in ("image", "map", "mask") if cells.get(name)}
+        entries = {name: PurePosixPath(posix(cells[name])) for name in wanted if cells.get(name)}
         files = {name: path.parent / entry for name, entry in entries.items()}
         for name, file in files.items():
             if not os.path.isfile(file):  # False too for a name that is too long or holds a NUL

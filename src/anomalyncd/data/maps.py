@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,18 @@ class StackRow:
 
     def __str__(self) -> str:
         return f"{self.path}[{self.index}]"
+
+    @staticmethod
+    def parse(text: str) -> Path | StackRow:
+        """The inverse of `str`, of a row or of a path; a file that is called like a row stays one.
+
+        Examples
+        --------
+        >>> StackRow.parse("maps.npy[17]").index
+        17
+        """
+        found = re.fullmatch(r"(.+\.npy)\[(\d+)\]", text, flags=re.IGNORECASE | re.DOTALL)
+        return StackRow(Path(found[1]), int(found[2])) if found and not os.path.exists(text) else Path(text)
 
     def stat(self) -> os.stat_result:
         """Of the whole stack: a row is as new as its file."""

@@ -222,8 +222,13 @@ class AnomalibPredictions:
     scores: list[float] = field(default_factory=list)
 
 
-def from_anomalib(predictions: Iterable[Any] | Any) -> AnomalibPredictions:
+def from_anomalib(predictions: Iterable[Any] | Any, *, shown: float = 1.0) -> AnomalibPredictions:
     """Take what `Engine.predict` returned: batches, items, or lists of them.
+
+    Parameters
+    ----------
+    shown : share of each side that the model saw, for those that cut the centre out of an image: 392 / 448 where it was
+        made 448 px large and 392 px were kept (Dinomaly's default). The border then counts as normal
 
     Examples
     --------
@@ -233,6 +238,8 @@ def from_anomalib(predictions: Iterable[Any] | Any) -> AnomalibPredictions:
     >>> found.images[0].name, found.maps[0].shape, found.scores
     ('000.png', (4, 6), [0.5])
     """
+    if not 0 < shown <= 1:
+        raise SettingsError(f"shown must be a share above 0 and at most 1, but got {shown!r}.")
     found = AnomalibPredictions()
     for item in _items(predictions):
         if item.anomaly_map is None or item.image_path is None:
@@ -242,9 +249,15 @@ def from_anomalib(predictions: Iterable[Any] | Any) -> AnomalibPredictions:
             )
         anomaly_map = _array(item.anomaly_map)
         found.images.append(Path(item.image_path))
-        found.maps.append(anomaly_map.reshape(anomaly_map.shape[-2:]))
+        found.maps.append(_framed(anomaly_map.reshape(anomaly_map.shape[-2:]), shown))
         found.scores.append(float("nan") if item.pred_score is None else float(_array(item.pred_score).max()))
     return found
+
+
+def _framed(anomaly_map: AnomalyMap, shown: float) -> AnomalyMap:
+    """The map of the centre, with a border of its lowest value."""
+    missing = [round(side / shown) - side for side in anomaly_map.shape]
+    return np.pad(anomaly_map, [(m // 2, m - m // 2) for m in missing], constant_values=anomaly_map.min())
 
 
 def _items(predictions: Any) -> Iterator[Any]:

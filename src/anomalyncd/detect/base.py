@@ -33,6 +33,11 @@ class Detector(ABC):
     name: ClassVar[str]
     needs_normal: ClassVar[bool]
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `maps` can be called without `fit`: always where no normal images are needed."""
+        return not self.needs_normal
+
     @abstractmethod
     def fit(self, normal_images: Iterable[Picture]) -> Detector:
         """Learn what is normal from (H, W, 3) uint8 RGB images. Does nothing where `needs_normal` is False."""
@@ -45,9 +50,13 @@ class Detector(ABC):
         """
 
     def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps with image scores: the largest value of the map, unless a detector has a better one."""
+        """Maps with image scores: the largest value of the map, unless a detector has a better one.
+
+        Pixels that are NaN or infinite have no say; the score is NaN where all are.
+        """
         for anomaly_map in self.maps(images):
-            yield Detection(anomaly_map, float(anomaly_map.max()))
+            finite = anomaly_map[np.isfinite(anomaly_map)]
+            yield Detection(anomaly_map, float(finite.max()) if finite.size else float("nan"))
 
     @abstractmethod
     def save(self, folder: Path) -> None:

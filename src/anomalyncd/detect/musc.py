@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import DataError
-from ..grid import ALIKE, KEPT_SHARE, TokenGrid
+from ..grid import ALIKE, KEPT_SHARE, MOST_PRODUCTS, TokenGrid
 from .base import AnomalyMap, Detection, Picture
 from .tokens import TokenDetector, check_least, check_windows, neighbourhood
 
@@ -27,6 +27,8 @@ class MuSc(TokenDetector):
     max_references : at most this many images, evenly spread, are compared with
     max_images : at most this many images are held in memory and compared with each other; the references are taken from
         them, and images that come later are compared with these
+    max_patches : of all these images together, and twice as many as the references may have: large images, and tiles, have
+        many, so that fewer of them are held. A million takes 1.5 GB with two blocks of 384 numbers
     neighbours : numbers of images, itself counted, that an image's score is averaged over, see `rescored`
     settings : see `TokenDetector`
     """
@@ -40,6 +42,7 @@ class MuSc(TokenDetector):
         windows: Sequence[int] = (1,),
         max_references: int = 400,
         max_images: int = 1000,
+        max_patches: int = 1_000_000,
         neighbours: Sequence[int] = (1, 2, 3),
         **settings: object,
     ) -> None:
@@ -47,12 +50,13 @@ class MuSc(TokenDetector):
         check_windows("windows", windows)
         check_least(2, max_references=max_references)  # a reference needs another one to be compared with
         check_least(LEAST_IMAGES, max_images=max_images)
-        check_least(1, neighbours=min(neighbours, default=0))
+        check_least(1, neighbours=min(neighbours, default=0), max_patches=max_patches)
         self.settings |= {
             "windows": tuple(windows), "max_references": max_references, "max_images": max_images,
-            "neighbours": tuple(neighbours),
+            "max_patches": max_patches, "neighbours": tuple(neighbours),
         }  # fmt: skip
         self.windows, self.max_references, self.max_images = tuple(windows), max_references, max_images
+        self.max_patches = max_patches
         self.neighbours = tuple(neighbours)
         self.references: list[Tensor] = []
         self.summaries = torch.empty(0)
@@ -70,12 +74,21 @@ class MuSc(TokenDetector):
         """Maps, and their largest values averaged over images that look alike."""
         grids = self.read(images)
         if not self.references:
-            yield from self._first(islice(grids, self.max_images))
+            yield from self._first(self._held(grids))
         while batch := list(islice(grids, self.batch_size)):  # references are made ready once for a batch
             blocks = [grid.blocks for grid in batch]
             places = [self._place(tokens) for tokens in blocks]
             maps = list(map(self.to_map, self._scores(blocks, self.references, places), batch))
             yield from self._with_scores(maps, batch, places)
+
+    def _held(self, grids: Iterator[TokenGrid]) -> Iterator[TokenGrid]:
+        """As many as memory is to hold."""
+        n_patches = 0
+        for count, grid in enumerate(islice(grids, self.max_images), start=1):
+            yield grid
+            n_patches += grid.shape[0] * grid.shape[1]
+            if n_patches >= self.max_patches and count >= LEAST_IMAGES:
+                return
 
     def _first(self, read: Iterable[TokenGrid]) -> Iterator[Detection]:
         """Compare images with each other, and keep references."""
@@ -85,7 +98,8 @@ class MuSc(TokenDetector):
                 f"MuSc compares images with each other and needs at least {LEAST_IMAGES}, but got {len(grids)}. Give more "
                 "images, or normal ones with --normal for PatchCore."
             )
-        count = min(len(grids), self.max_references)
+        each = sum(grid.shape[0] * grid.shape[1] for grid in grids) / len(grids)
+        count = min(len(grids), self.max_references, max(2, int(self.max_patches / 2 / each)))
         chosen = [round(k * (len(grids) - 1) / (count - 1)) for k in range(count)]
         references = [grids[index].blocks for index in chosen]
         place_of = {index: place for place, index in enumerate(chosen)}
@@ -127,16 +141,18 @@ class MuSc(TokenDetector):
         n_blocks = images[0].shape[0]
         for block in range(n_blocks):
             for window in self.windows:
-                known = [_unit(blocks[block], window) for blocks in references]
                 features = [_unit(blocks[block], window) for blocks in images]
+                ready = {id(blocks): unit for blocks, unit in zip(images, features, strict=True)}
+                known = [ready[id(r)] if id(r) in ready else _unit(r[block], window) for r in references]
                 for total, score in zip(totals, mutual_scores(features, known, own), strict=True):
                     total += score
         return [total / (n_blocks * len(self.windows)) for total in totals]
 
 
 def _alike(stored: Tensor, fresh: Tensor) -> bool:
-    """Equal but for float16 rounding and the batch that the image was in."""
-    return torch.allclose(stored.float(), fresh, rtol=ALIKE, atol=ALIKE)
+    """Equal but for rounding, by another precision for instance, and the batch that the image was in."""
+    known = stored.float()
+    return bool((known - fresh).norm() <= ALIKE * known.norm())
 
 
 def _unit(tokens: Tensor, window: int) -> Tensor:
@@ -172,10 +188,13 @@ def mutual_scores(
         partners = image_of if shared else {}
         wanted = [j for j in range(len(references)) if j != place and (j > place or j not in partners)]
         for j in wanted:  # one by one: a product with all of them at once leaves the processor's caches
-            product = patches @ references[j].T  # (P_i, P_j)
-            cosines[index][:, j] = product.amax(dim=1)
-            if j in partners:
-                cosines[partners[j]][:, place] = product.amax(dim=0)
+            rows = max(1, MOST_PRODUCTS // len(references[j]))  # all of them, but for images of very many patches
+            for start in range(0, len(patches), rows):
+                product = patches[start : start + rows] @ references[j].T  # (P_i, P_j)
+                cosines[index][start : start + rows, j] = product.amax(dim=1)
+                if j in partners:
+                    column, there = cosines[partners[j]][:, place], product.amax(dim=0)
+                    column.copy_(there if not start else torch.maximum(column, there))
     scores = []
     for itself, cosine in zip(own, cosines, strict=True):
         others = [j for j in range(len(references)) if j != itself]

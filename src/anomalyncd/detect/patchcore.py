@@ -65,6 +65,10 @@ class PatchCore(TokenDetector):
         self.radius, self.bank_size, self.pool_size, self.rotations = radius, bank_size, pool_size, rotations
         self.bank: PatchBank | None = None
 
+    @property
+    def is_ready(self) -> bool:
+        return self.bank is not None
+
     def fit(self, normal_images: Iterable[Picture]) -> PatchCore:
         """Remember a coreset of the patches of normal images."""
         pool = RandomPool(self.pool_size, self.seed)

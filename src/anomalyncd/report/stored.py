@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..config import make_config, read_config
 from ..crop import CropRule, find_regions
 from ..data.images import read_image
-from ..data.maps import read_map, read_mask
+from ..data.maps import StackRow, read_map, read_mask
 from ..errors import BadFileError
 from ..run.records import Item
 from ..run.store import file_stem
@@ -66,6 +66,8 @@ class StoredPictures:
     def map(self, name: str) -> NDArray[np.float32] | None:
         """(h, w) float32, in the detector's units"""
         given = self._items[name].map if name in self._items else self._place(name, "map")
+        if isinstance(given, Path) and name not in self._items:
+            given = StackRow.parse(str(given))
         if given is not None:
             return _read(read_map, given)
         # A run keeps the maps that it made by number, or as the images lie.

@@ -8,6 +8,8 @@ import io
 import json
 import reprlib
 import shutil
+import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -20,7 +22,7 @@ from .. import __version__
 from ..checksum import sha256
 from ..config import Config, make_config, read_config
 from ..data.images import read_image
-from ..data.layouts import find_images, stem_of
+from ..data.layouts import find_images, product_folder, stem_of
 from ..detect import DETECTORS, AnomalibDetector, Detector, Picture, load_detector, make_detector
 from ..detect.anomalib_model import PREFIX as ANOMALIB
 from ..detect.tokens import TokenDetector
@@ -28,7 +30,7 @@ from ..errors import BadFileError, DataError, RunError, SettingsError
 from ..model.backbone import resolve_name
 from ..progress import Advance, Silent
 from .extract import is_readable
-from .folder import PARTIAL, RunFolder, stable_hash
+from .folder import IMAGES_TABLE, PARTIAL, RunFolder, stable_hash
 from .model import FORMAT
 from .records import ImageRecord, Item, report_files
 from .store import content_order, file_identity, file_stem, fingerprint
@@ -119,6 +121,11 @@ def normal_items(folder: Path) -> list[Item]:
     """Images of normal products, in any folder structure."""
     if not folder.is_dir():
         raise DataError(f"{folder}: expected a folder of normal images (--normal).")
+    folder = product_folder(folder, "train/good", "train")  # of a product in MVTec AD's layout
+    if (folder / "ground_truth").is_dir():
+        raise DataError(
+            f"{folder}: expected normal images only (--normal), but it has masks of defects in ground_truth/."
+        )
     items = [Item(name, folder / name) for name, _ in find_images(folder)]
     if not items:
         raise DataError(f"{folder}: expected normal images (--normal), none found.")
@@ -160,6 +167,7 @@ def make_maps(
     normal: Sequence[Item] = (),
     detector: Detector | None = None,
     fitted: Path | None = None,
+    protected: bool = False,
     timed: Callable[[str, Callable[[], None]], None] = lambda _, work: work(),
 ) -> tuple[list[Item], pd.DataFrame]:
     """The stage that ends in maps; what was finished from the same images and settings is read instead.
@@ -170,17 +178,19 @@ def make_maps(
     normal : images of normal products, for a detector that needs them
     detector : one made by the caller, instead of the configured one
     fitted : earlier run whose detector is used as it is
+    protected : refuse to replace a finished run
     timed : called with the name of a step and the step itself, which it must call: fitting may take longer than the maps
 
     Returns
     -------
     The items with their maps, and maps/scores.csv: image, score, height, width, and why a file could not be read.
     """
-    weights = config.model.weights
+    weights, own = config.model.weights, config.detect.settings.get("weights")
     key = stable_hash(
         FORMAT, __version__, config.detect.model_dump(), config.model.backbone, config.random_state, config.precision,
         None if weights is None else file_identity(weights), fingerprint(items), fingerprint(normal),
         [] if fitted is None else [file_identity(path) for path in sorted((fitted / DETECTOR).rglob("*"))],
+        *([file_identity(Path(own))] if isinstance(own, str) else []), *([] if detector is None else _state(detector)),
     )  # fmt: skip
     with_maps = [replace(item, map=folder.path / name) for item, name in zip(items, map_names(items), strict=True)]
     if (
@@ -189,12 +199,19 @@ def make_maps(
         and (known := _stored_scores(folder, with_maps)) is not None
     ):
         return with_maps, known
+    if protected and (folder.path / IMAGES_TABLE).exists():
+        raise RunError(
+            f"{folder.path}: here is a finished run of other images or settings, which these maps would replace. Choose "
+            "another folder."
+        )
+    earlier = None if fitted is None else detect_again(fitted, config)  # before anything is taken away
     folder.start("maps", key, MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS)
-    if fitted is not None:
-        detector = detect_again(fitted, config)
+    if earlier is not None:
+        detector = earlier
     else:
         new = detector = detector or build(config)
         if new.needs_normal or normal:
+            _warn_of_overlap(items, normal, progress)
             timed("fitting", lambda: _fit(new, normal, progress))
     table = write_maps(folder, items, detector, progress)
     folder.write_text(MAP_SCORES, to_csv(table))
@@ -293,12 +310,28 @@ def _fit(detector: Detector, normal: Sequence[Item], progress: Silent) -> None:
         if normal:
             progress.warn(f"the detector {detector.name!r} needs no normal images: those of --normal are not used.")
         return
+    if not normal and detector.is_ready:
+        return
     if not normal:
         raise DataError(f"the detector {detector.name!r} needs images of normal products: give them with --normal.")
     records = [ImageRecord(index, item.id) for index, item in enumerate(normal)]
     with progress.task("Normal images", len(normal)) as advance:
-        detector.fit(image for _, image in _readable(normal, records, advance))
+        try:
+            detector.fit(image for _, image in _readable(normal, records, advance))
+        except DataError:
+            report_files(records, progress)  # raises where none could be read, and says why
+            raise
     report_files(records, progress)
+
+
+def _warn_of_overlap(items: Sequence[Item], normal: Sequence[Item], progress: Silent) -> None:
+    """Defects among the normal images would be learned as normal; some images in both sets are a user's choice."""
+    known = {item.image.absolute() for item in normal if isinstance(item.image, Path)}
+    if known and all(isinstance(item.image, Path) and item.image.absolute() in known for item in items):
+        progress.warn(
+            "all images to look at are among the normal images (--normal), so that what is wrong with them is learned "
+            "as normal."
+        )
 
 
 def _save(detector: Detector, folder: RunFolder) -> None:
@@ -308,6 +341,18 @@ def _save(detector: Detector, folder: RunFolder) -> None:
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
     folder.write_json(CHECKSUMS, _checksums(target))
+
+
+def _state(detector: Detector) -> Sequence[object]:
+    """Identity of a detector that the caller has made: what it would store."""
+    with tempfile.TemporaryDirectory(prefix="anomalyncd-") as place:
+        try:
+            detector.save(Path(place) / DETECTOR)
+            return sorted(_checksums(Path(place) / DETECTOR).items())
+        except (
+            Exception
+        ):  # whatever a user's own code may raise before it is fitted: then nothing is known to be the same
+            return [uuid.uuid4().hex]
 
 
 def _is_whole(run: Path) -> bool:

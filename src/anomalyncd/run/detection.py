@@ -12,7 +12,7 @@ import pandas as pd
 from ..config import Config
 from ..data.dataset import Dataset
 from ..data.layouts import stem_of
-from ..errors import DataError
+from ..errors import DataError, SettingsError
 from ..model.device import choose_device
 from ..progress import Silent
 from .detect import MAPS, METRICS, SCORES, are_mirrored, make_maps, normal_items, pinned
@@ -63,13 +63,15 @@ def detect_images(
     _check_names(inputs)
     config = pinned(config)
     choose_device(config.device)
-    inputs.check_outside(out)
+    inputs.check_outside(out, *([] if normal is None else [normal]))
+    if fitted is not None and fitted.resolve() == out.resolve():
+        raise SettingsError(f"{out}: the maps would replace the detector that makes them. Choose another folder.")
     normal_images = [] if normal is None else normal_items(normal)
     with RunFolder(out).writing() as folder, logging_to(out / LOG, progress, call) as log:
         for note in inputs.notes:
             log.warn(note)
         started = time.perf_counter()
-        items, table = make_maps(folder, inputs.items, config, log, normal=normal_images, fitted=fitted)
+        items, table = make_maps(folder, inputs.items, config, log, normal=normal_images, fitted=fitted, protected=True)
         seconds = time.perf_counter() - started
         if not (out / IMAGES_TABLE).exists():  # else these are the settings of a whole run
             folder.write_text("config.yaml", config.to_yaml())

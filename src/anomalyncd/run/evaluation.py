@@ -96,13 +96,13 @@ def read_labels(path: Path) -> dict[str, str]:
 def load_truth(images: Path, masks: Path | None, exclude: Collection[str], progress: Silent) -> Dataset:
     """Labels and masks of the images: masks that are given, of a table, or of `ground_truth/` beside `test/`."""
     if masks is not None:
-        return load_dataset(images, masks=masks, exclude=exclude)
+        return load_dataset(images, masks=masks, exclude=exclude, with_maps=False)
     if (beside := _ground_truth(images)) is not None:
         try:
-            return load_dataset(images, masks=beside, exclude=exclude)
+            return load_dataset(images, masks=beside, exclude=exclude, with_maps=False)
         except DataError as error:  # nobody asked for it, so it does not stop anything
             progress.warn(f"no ground truth is used: {error}")
-    return load_dataset(images, exclude=exclude)
+    return load_dataset(images, exclude=exclude, with_maps=False)
 
 
 def evaluate_maps(
@@ -140,7 +140,11 @@ def evaluate_maps(
                 + (f" (and so for {len(unmarked) - 1} more images)" if len(unmarked) > 1 else "")
                 + ": all its pixels count as normal."
             )
-    judged = [name for name in score_of if name in defective]
+    scoreless = [name for name, score in score_of.items() if not np.isfinite(score)]
+    if scoreless:
+        others = f" (and so for {len(scoreless) - 1} more images)" if len(scoreless) > 1 else ""
+        progress.warn(f"{scoreless[0]}: no finite score, so it is left out of the metrics of images{others}.")
+    judged = [name for name in score_of if name in defective and name not in scoreless]
     return DetectionScores(
         n_images=len(judged),
         n_defective=sum(defective[name] for name in judged),

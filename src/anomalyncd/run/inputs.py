@@ -37,9 +37,9 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.items)
 
-    def check_outside(self, run: Path) -> None:
-        """A run inside a folder of inputs would be found among them by the next call."""
-        for folder in self.folders:
+    def check_outside(self, run: Path, *others: Path) -> None:
+        """A run inside a folder of inputs, or of `others` that are read, would be found among them by the next call."""
+        for folder in (*self.folders, *others):
             if run.resolve().is_relative_to(folder.resolve()):
                 raise SettingsError(
                     f"{run}: the run would lie inside {folder}, which is read. Choose a folder outside."
@@ -97,7 +97,7 @@ def load_inputs(
     detected: bool = False,
 ) -> Inputs:
     """Images of a folder or table, with maps or masks unless these are `detected`; arguments as for `load_dataset`."""
-    dataset = load_dataset(images, maps=maps, masks=masks, exclude=exclude)
+    dataset = load_dataset(images, maps=maps, masks=masks, exclude=exclude, with_maps=not detected)
     if dataset.has_maps and dataset.has_masks and not detected:
         raise DataError(f"{images}: found both maps and masks. Give one of them: with a table, leave one column out.")
     if detected:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pandas as pd
 
 from ..assign.merge import image_classes, merge_regions
 from ..config import MergeConfig
+from ..data.maps import StackRow
 from ..errors import RunError, SettingsError
 from .folder import CORRECTIONS, HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL, REGIONS_TABLE, RunFolder
 from .records import ImageRecord, Item, RegionRecord, Source
@@ -160,6 +161,8 @@ def manifest(images: Sequence[ImageRecord], items: Sequence[Item]) -> pd.DataFra
 
 
 def _place(source: Source | None) -> str:
+    if isinstance(source, StackRow):
+        return str(replace(source, path=source.path.absolute()))
     return str(source.absolute()) if isinstance(source, Path) else ""
 
 

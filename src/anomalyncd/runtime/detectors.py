@@ -13,7 +13,7 @@ import numpy.typing as npt
 from safetensors import safe_open
 
 from ..errors import RunError
-from ..grid import ALIKE, KEPT_SHARE, GridReader, Picture, TokenGrid, Values, grid_to_map
+from ..grid import ALIKE, KEPT_SHARE, MOST_PRODUCTS, GridReader, Picture, TokenGrid, Values, grid_to_map
 from ..learn.features import unit
 from .network import GridNetwork
 
@@ -104,7 +104,9 @@ class MutualScores:
                 for j, reference in enumerate(self.references):
                     known = _patches(reference[block].astype(np.float32), window).T
                     for patches, cosine in zip(features, cosines, strict=True):
-                        cosine[:, j] = (patches @ known).max(axis=1)
+                        rows = max(1, MOST_PRODUCTS // known.shape[1])
+                        for start in range(0, len(patches), rows):
+                            cosine[start : start + rows, j] = (patches[start : start + rows] @ known).max(axis=1)
                 for total, cosine, place in zip(totals, cosines, places, strict=True):
                     total += _lowest(cosine if place is None else np.delete(cosine, place, axis=1))
         return [total / np.float32(n_blocks * len(self.windows)) for total in totals]
@@ -146,7 +148,8 @@ def _lowest(cosines: Values) -> Values:
 
 
 def _alike(stored: npt.NDArray[np.float16], fresh: Values) -> bool:
-    return bool(np.allclose(stored.astype(np.float32), fresh, rtol=ALIKE, atol=ALIKE))
+    known = stored.astype(np.float32)
+    return bool(np.linalg.norm(known - fresh) <= ALIKE * np.linalg.norm(known))
 
 
 def _read(file: Path) -> tuple[str, dict[str, Any], Tensors]:
