@@ -359,22 +359,27 @@ def test_normal_images_of_a_product_and_of_no_product(product: Path, tmp_path: P
     assert "a.png" in message
 
 
-def test_holes_in_a_map_of_ones_own_detector(product: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", [0, 3])
+def test_holes_in_a_map_of_ones_own_detector(
+    others: int, product: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = CHEAP.replace("** self.power", "** self.power * hole(type(self).calls)").replace("Darkness", "Holes")
     code = code.split("    def detect")[0] + "    def save" + code.split("    def save")[1]
-    code += """
+    code += f"""
 def hole(count):
     out = np.ones((64, 64), np.float32)
-    out[: {2: 64, 3: 3}.get(count, 0)] = np.nan
+    out[: {{2: 64, 3: 3}}.get(count, {others})] = np.nan
     return out
 """
-    (tmp_path / "holes.py").write_text(code)
+    (tmp_path / f"holes{others}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    result = call("detect", product, "--detector", "holes:Holes", "--out", tmp_path / "out", "--quiet")
+    result = call("detect", product, "--detector", f"holes{others}:Holes", "--out", tmp_path / "out", "--quiet")
     assert "no finite score, so it is left out of the metrics of images" in result.output
     scores = pd.read_csv(tmp_path / "out/scores.csv")["score"]
     assert np.isfinite(scores).sum() == 9
-    assert json.loads((tmp_path / "out/metrics.json").read_text())["n_images"] == 9
+    metrics = json.loads((tmp_path / "out/metrics.json").read_text())
+    assert metrics["n_images"] == 9 and 0 <= metrics["image_auroc"] <= 1
+    assert ("aupro" in metrics) == (others == 0)  # of pixels only maps without holes tell
 
 
 def test_maps_of_a_table_are_not_asked_for_where_a_detector_makes_them(

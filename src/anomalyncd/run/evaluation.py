@@ -130,7 +130,13 @@ def evaluate_maps(
     compared = None
     if truth.has_masks:
         sizes = dict(zip(names, zip(read["height"].tolist(), read["width"].tolist(), strict=True), strict=True))
-        compared = MaskComparison([item for item in items if item.id in score_of], by_id, sizes, config, progress)
+        try:
+            compared = MaskComparison([item for item in items if item.id in score_of], by_id, sizes, config, progress)
+        except DataError as error:
+            progress.warn(str(error))  # the maps are there all the same
+    if compared is None and not named:
+        return None
+    if compared is not None:
         if not named:
             defective = compared.marked
         unmarked = [name for name, found in compared.marked.items() if not found and defective.get(name)]
@@ -144,7 +150,7 @@ def evaluate_maps(
     if scoreless:
         others = f" (and so for {len(scoreless) - 1} more images)" if len(scoreless) > 1 else ""
         progress.warn(f"{scoreless[0]}: no finite score, so it is left out of the metrics of images{others}.")
-    judged = [name for name in score_of if name in defective and name not in scoreless]
+    judged = [name for name, score in score_of.items() if name in defective and np.isfinite(score)]
     return DetectionScores(
         n_images=len(judged),
         n_defective=sum(defective[name] for name in judged),
