@@ -352,6 +352,22 @@ def test_damaged_tokens_are_made_again(tmp_path, nut, tile):
     assert [cell.metrics for cell in after.cells] == [cell.metrics for cell in before.cells]
 
 
+def test_a_base_set_that_was_touched_is_kept_anew(tmp_path, nut, tile, monkeypatch):
+    """By its content it is the same, by its times it is not: one row computes it again, and all others share that."""
+    copy = shutil.copytree(tile, tmp_path / "tile")
+    rows = [{"name": f"{count} heads", "settings": {"learn": {"n_heads": count}}} for count in (1, 2, 3)]
+    bench(tmp_path / "work", nut=nut, steel=copy).run(experiment(rows[0], base=["steel"]))
+    for path in copy.rglob("*.png"):
+        path.touch()
+    calls = []
+    original = Extractor.__call__
+    monkeypatch.setattr(
+        Extractor, "__call__", lambda self, items, **rest: calls.append(len(items)) or original(self, items, **rest)
+    )
+    bench(tmp_path / "work", nut=nut, steel=copy).run(experiment(*rows, base=["steel"]))
+    assert sum(calls) == 8
+
+
 def test_a_rival_has_no_figures_of_ours(tmp_path, nut, tile, fits):
     asked = experiment(
         {"name": "AC", "method": "anomaly-clustering", "settings": {"size": 32}},

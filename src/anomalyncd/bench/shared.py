@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ..config import Config
@@ -56,14 +57,16 @@ def borrow(kept: Path, run: Path) -> None:
 
 
 def keep(run: Path, kept: Path) -> None:
-    """The reverse: keep a base set's tokens for other runs."""
-    if kept.is_dir():
-        return
+    """The reverse: keep a base set's tokens for other runs, instead of those of files that were touched since."""
     stage, key = _base_stage(run)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if _base_stage(kept) == (stage, key):
+            return
     partial = Path(f"{kept}{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run / "base", partial / "base")
     RunFolder(partial).write_json(STAGES, {stage: {"key": key, "done": True}})
+    shutil.rmtree(kept, ignore_errors=True)
     partial.rename(kept)
 
 
