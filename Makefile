@@ -19,7 +19,7 @@ demo: $(STAMP)
 
 # Two processes, each with whole files, whose fixtures are made once.
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Chromium and what drives it are installed where that is possible. Where it is not, the tests say in one line that they did not run.
 test-browser: $(STAMP)

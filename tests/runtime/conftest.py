@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,20 +62,24 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Exported]]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Exported]:
     """kind → what there is of it; made when first asked for."""
     made: dict[str, Exported] = {}
-    patch = pytest.MonkeyPatch()
-    for name in ("write_patches", "write_grid"):  # tracing takes seconds, and the frozen network is always the same
-        patch.setattr(networks, name, once(getattr(networks, name), tmp_path_factory.mktemp("graphs")))
+    # Tracing takes seconds, and the frozen network is always the same.
+    graphs = {
+        name: once(getattr(networks, name), tmp_path_factory.mktemp("graphs"))
+        for name in ("write_patches", "write_grid")
+    }
 
     def make(kind: str) -> Exported:
         if kind not in made:
-            made[kind] = fitted(kind, tmp_path_factory.mktemp(kind))
+            with pytest.MonkeyPatch.context() as patch:  # no longer than this: other tests trace networks of their own
+                for name, write in graphs.items():
+                    patch.setattr(networks, name, write)
+                made[kind] = fitted(kind, tmp_path_factory.mktemp(kind))
         return made[kind]
 
-    yield make
-    patch.undo()
+    return make
 
 
 def once(write: Callable[..., None], folder: Path) -> Callable[..., None]:
