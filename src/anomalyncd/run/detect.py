@@ -349,9 +349,7 @@ def _state(detector: Detector) -> Sequence[object]:
         try:
             detector.save(Path(place) / DETECTOR)
             return sorted(_checksums(Path(place) / DETECTOR).items())
-        except (
-            Exception
-        ):  # whatever a user's own code may raise before it is fitted: then nothing is known to be the same
+        except Exception:  # a user's own code may raise anything; then nothing is known to be the same
             return [uuid.uuid4().hex]
 
 
