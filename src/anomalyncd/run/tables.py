@@ -23,7 +23,7 @@ from ..errors import RunError, SettingsError
 from .folder import CORRECTIONS, HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL, REGIONS_TABLE, RunFolder
 from .records import ImageRecord, Item, RegionRecord, Source
 
-DIGITS = 6  # of figures for reading; the columns p_… are exact, because `load` reads `probabilities_` from them
+DIGITS = 6  # of all figures: equal results are equal bytes, whichever engine computed them
 REGION_COLUMNS = (
     "image", "region", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "area", "score",
     "label", "class_name", "probability", "unknown",
@@ -108,7 +108,7 @@ def assign(
             "classes": [";".join(map(str, f)) if f else "0" for f in found],
             "n_regions": [r.n_regions for r in images],
             "unknown": image_unknown.round(DIGITS),
-            **{f"p_{k}": probabilities[:, column] for column, k in enumerate(classes.tolist())},
+            **{f"p_{k}": probabilities[:, column].round(DIGITS) for column, k in enumerate(classes.tolist())},
         }
     )
     rows = [(r.image, r.region, *r.box, *r.square, round(r.area, 2), round(r.score, DIGITS)) for r in regions]
