@@ -16,14 +16,14 @@ from pathlib import Path
 
 from common import TimedMaps, cell, machine, maps_of, positive, print_table, seeds_up_to
 
+from anomalyncd.bench.binarizers import draw_binarizers
+from anomalyncd.binarize.prepare import binarize_map, binarizer_for, fit_binarizer, prepare_map
 from anomalyncd.config import BinarizeConfig
 from anomalyncd.data.maps import read_mask
 from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.metrics import BoxRates, box_rates, evaluate
 from anomalyncd.progress import Silent, Terminal
-from anomalyncd.report.binarizers import draw_binarizers
-from anomalyncd.run.maps import binarize_map, binarizer_for, fit_binarizer, prepare_map
 
 IOU = 0.1  # the paper's: what overlaps more is found
 COLUMNS = ("binariser", "box FPR", "box FNR", "boxes", "NMI", "ARI", "F1")

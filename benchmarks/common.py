@@ -23,12 +23,12 @@ import torch
 import anomalyncd
 from anomalyncd.config import Config, make_config
 from anomalyncd.data.dataset import Dataset, load_dataset
+from anomalyncd.data.gather import Inputs
+from anomalyncd.discovery.maps import make_maps, normal_items, pinned
 from anomalyncd.errors import WeightsError
 from anomalyncd.progress import Advance, Terminal
-from anomalyncd.run.detect import make_maps, normal_items, pinned
+from anomalyncd.regions.records import Item
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.inputs import Inputs
-from anomalyncd.run.records import Item
 
 EXCLUDED = ("combined",)  # images with several kinds of defect, which the paper leaves out
 T = TypeVar("T")

@@ -29,12 +29,12 @@ from anomalyncd.data.dataset import NORMAL_NAMES
 from anomalyncd.data.images import read_image
 from anomalyncd.data.maps import read_mask
 from anomalyncd.detect import MuSc, musc
+from anomalyncd.discovery.maps import build
 from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.grid import TokenGrid
 from anomalyncd.metrics import aupro, image_auroc, pixel_auroc
 from anomalyncd.progress import Terminal
-from anomalyncd.run.detect import build
-from anomalyncd.run.evaluation import evaluate_maps
+from anomalyncd.run.evaluate import evaluate_maps
 
 WITHOUT_CHANCE = {"musc"}  # the same for every seed, so it runs once
 SCORES = ("image_auroc", "pixel_auroc", "aupro")

@@ -17,6 +17,7 @@ from common import machine
 
 from anomalyncd.config import make_config
 from anomalyncd.data import load_dataset
+from anomalyncd.discovery.model import make_vit
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.learn.bank import FreshViews
 from anomalyncd.learn.cluster import kmeans, ward
@@ -26,7 +27,6 @@ from anomalyncd.learn.trainer import train
 from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Terminal
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.model import make_vit
 from anomalyncd.run.store import RegionStore
 from anomalyncd.run.tables import assign
 

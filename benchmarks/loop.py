@@ -23,12 +23,12 @@ from common import machine
 from sklearn.metrics import roc_auc_score
 
 from anomalyncd.data import NORMAL_NAMES, Sample, load_dataset
+from anomalyncd.data.gather import Inputs
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Terminal
+from anomalyncd.regions.records import Item
 from anomalyncd.run.folder import COUNT
-from anomalyncd.run.inputs import Inputs
-from anomalyncd.run.records import Item
 
 
 def main() -> None:

@@ -28,11 +28,11 @@ from common import evenly, machine, positive, print_table
 from service import Crowd, start
 from service_cases import Requests
 
+from anomalyncd.data.gather import Inputs, load_inputs
+from anomalyncd.discovery.classify import Prediction
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.export.networks import export_networks
-from anomalyncd.run.engine_ray import predict_with_ray
-from anomalyncd.run.inputs import Inputs, load_inputs
-from anomalyncd.run.predict import Prediction
+from anomalyncd.ray.engine import predict_with_ray
 from anomalyncd.run.tables import read_csv
 from anomalyncd.runtime import Runtime, is_exported
 

@@ -20,12 +20,12 @@ import cv2
 import torch
 from common import evenly, machine, peak_mb, positive, print_table
 
+from anomalyncd.data.gather import load_inputs
 from anomalyncd.data.images import read_image
 from anomalyncd.data.maps import read_map
+from anomalyncd.discovery.classify import joined
 from anomalyncd.estimator import AnomalyNCD
-from anomalyncd.run.inputs import load_inputs
-from anomalyncd.run.parts import pack
-from anomalyncd.run.predict import joined
+from anomalyncd.ray.blocks import pack
 from anomalyncd.run.store import SHARD
 
 DAY = 24 * 3600

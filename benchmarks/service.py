@@ -33,9 +33,9 @@ import numpy as np
 from common import evenly, machine, positive, print_table
 from service_cases import MAX_MB, MOST_IMAGES, TOKEN, Case, Requests
 
+from anomalyncd.data.gather import load_inputs
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.progress import Terminal
-from anomalyncd.run.inputs import load_inputs
 
 # Every file that Python opens from now on is written down, one a line.
 SERVER = """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anomalyncd.run.records import Item
+from anomalyncd.regions.records import Item
 
 TOKEN = "of this benchmark"
 MAX_MB = 4

@@ -30,19 +30,19 @@ import torch
 from common import machine, peak_mb, positive, print_table
 
 from anomalyncd.binarize.mebin import choose_run, thresholds
-from anomalyncd.crop import cut, cut_map, find_regions
+from anomalyncd.binarize.prepare import prepare_map
+from anomalyncd.data.gather import Inputs, load_inputs
 from anomalyncd.data.images import read_image
 from anomalyncd.demo import make_line
+from anomalyncd.discovery.classify import Prediction, joined
+from anomalyncd.discovery.maps import detect_again
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.learn.features import dilate, focused, kept_patches, patch_means, weighted_mean
 from anomalyncd.learn.views import dihedral
 from anomalyncd.progress import Terminal
-from anomalyncd.run.detect import detect_again
-from anomalyncd.run.extract import Extracted, _shrink_mask, shrink, solid
-from anomalyncd.run.inputs import Inputs, load_inputs
-from anomalyncd.run.maps import prepare_map
-from anomalyncd.run.predict import Prediction, joined
-from anomalyncd.run.records import ImageRecord, Item, RegionRecord
+from anomalyncd.regions.extract import Extracted, _shrink_mask, shrink, solid
+from anomalyncd.regions.find import cut, cut_map, find_regions
+from anomalyncd.regions.records import ImageRecord, Item, RegionRecord
 
 ENGINES = ("local", "local-bf16", "onnx", "openvino", "openvino-bf16", "openvino-int8")
 
@@ -233,7 +233,7 @@ def straightforward(model: AnomalyNCD, run: Path, items: list[Item], clock: Cloc
 
 
 def model_labels(model: AnomalyNCD, found: Extracted) -> np.ndarray:
-    from anomalyncd.run.predict import Predictor
+    from anomalyncd.discovery.classify import Predictor
 
     return Predictor(model.model_, None).classify(found).labels  # type: ignore[arg-type]
 

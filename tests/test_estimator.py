@@ -361,7 +361,7 @@ def test_a_model_of_another_format_is_named(
     fitted: AnomalyNCD, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fitted.save(tmp_path / "run")
-    monkeypatch.setattr("anomalyncd.run.model.FORMAT", 99)
+    monkeypatch.setattr("anomalyncd.discovery.model.FORMAT", 99)
     with pytest.raises(RunError, match=r"written by anomalyncd .*, which this version cannot read"):
         AnomalyNCD.load(tmp_path / "run")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from anomalyncd.errors import AnomalyNCDError
-from anomalyncd.serve.actions import LOG_FILE, ActionLog
-from anomalyncd.serve.requests import ActionRequest
-from anomalyncd.serve.session import Session
+from anomalyncd.review.actions import LOG_FILE, ActionLog
+from anomalyncd.review.requests import ActionRequest
+from anomalyncd.review.session import Session
 
 from .scenes import Recipe, content, differences, discover, recipes, small_line, update
 from .server import ForkServer, Outcome

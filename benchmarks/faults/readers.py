@@ -16,17 +16,17 @@ from anomalyncd.data import load_base, load_dataset, read_image, read_map, read_
 from anomalyncd.data.images import decode
 from anomalyncd.data.maps import StackRow, open_stack, read_row_names
 from anomalyncd.detect import load_detector
+from anomalyncd.discovery.model import DiscoveryModel, read_names
+from anomalyncd.discovery.relearn import read_corrections, read_state
 from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.export.source import Results
 from anomalyncd.model.checkpoint import load_state_dict
-from anomalyncd.run.evaluation import evaluate_run, read_labels
+from anomalyncd.review.requests import ActionRequest
+from anomalyncd.review.session import Session
+from anomalyncd.review.tables import Base
+from anomalyncd.run.evaluate import evaluate_run, read_labels
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.model import DiscoveryModel, read_names
-from anomalyncd.run.relearn import read_corrections, read_state
 from anomalyncd.run.store import RegionStore
-from anomalyncd.serve.base import Base
-from anomalyncd.serve.requests import ActionRequest
-from anomalyncd.serve.session import Session
 
 from .scenes import small_line
 from .seeds import Seeds, picture_seeds, text_seeds, weight_seeds

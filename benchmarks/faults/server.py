@@ -24,7 +24,7 @@ SERVER = "import sys; sys.path.insert(0, sys.argv[1]); from faults.server import
 MODULES = (
     "anomalyncd.cli", "anomalyncd.estimator", "anomalyncd.report.classes", "anomalyncd.report.html",
     "anomalyncd.report.count",
-    "anomalyncd.export", "anomalyncd.run.evaluation", "anomalyncd.serve.session", "anomalyncd.detect",
+    "anomalyncd.export", "anomalyncd.run.evaluate", "anomalyncd.review.session", "anomalyncd.detect",
 )  # fmt: skip
 POLL = 0.002
 

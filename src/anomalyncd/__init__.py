@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from .binarize import MEBin, Otsu
     from .data import load_base, load_dataset
     from .detect import from_anomalib
+    from .discovery.classify import Prediction
     from .errors import AnomalyNCDError
     from .estimator import AnomalyNCD
     from .metrics import evaluate
-    from .run.predict import Prediction
 
 # Loaded on first use: `anomalyncd --help` and the data readers need no torch.
 _HOMES = {

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from .config import Config, make_config
+from .data.gather import Base, Inputs, Sources, gather, gather_base
 from .detect.base import Detector
+from .discovery.classify import Prediction, Predictor
+from .discovery.fit import Discover
+from .discovery.maps import detect_again, normal_items
+from .discovery.model import DiscoveryModel
+from .discovery.update import Update, update_run
 from .errors import RunError, SettingsError
 from .model.device import choose_device
 from .progress import Silent
-from .run.detect import detect_again, normal_items
-from .run.discover import Discover
 from .run.folder import IMAGES_TABLE, LOG, REGIONS_TABLE, RunFolder
-from .run.inputs import Base, Inputs, Sources, gather, gather_base
 from .run.log import logging_to
-from .run.model import DiscoveryModel
-from .run.predict import Prediction, Predictor
 from .run.tables import Assignment, read_csv, read_history, read_results
-from .run.update import Update, update_run
 
 
 class AnomalyNCD:

@@ -23,7 +23,7 @@ from anomalyncd.errors import DataError
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Silent
-from anomalyncd.run.extract import Extractor
+from anomalyncd.regions.extract import Extractor
 
 QUICK = {"learn": {"epochs": 2}}
 

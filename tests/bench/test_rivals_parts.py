@@ -25,7 +25,7 @@ from anomalyncd.detect.patchcore import PatchBank
 from anomalyncd.learn.losses import info_nce, supervised_contrastive
 from anomalyncd.learn.network import ViewBatch
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
-from anomalyncd.run.records import Item
+from anomalyncd.regions.records import Item
 
 
 def slow_unit(rows):

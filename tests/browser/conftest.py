@@ -14,9 +14,9 @@ import pytest
 import uvicorn
 
 from anomalyncd import AnomalyNCD
+from anomalyncd.data.gather import load_inputs
 from anomalyncd.demo import make_line
-from anomalyncd.run.inputs import load_inputs
-from anomalyncd.serve.review import make_app
+from anomalyncd.review.app import make_app
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

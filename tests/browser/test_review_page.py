@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from anomalyncd.run.model import read_names
+from anomalyncd.discovery.model import read_names
 from anomalyncd.run.tables import read_csv
 
 

@@ -21,11 +21,11 @@ from anomalyncd.config import make_config
 from anomalyncd.errors import AnomalyNCDError, DataError
 from anomalyncd.learn import network
 from anomalyncd.learn.bank import VectorViews
+from anomalyncd.learn.distributed import Team, join
 from anomalyncd.learn.features import RegionEncoder
 from anomalyncd.learn.fit import RegionSet, fit_classifier
 from anomalyncd.learn.losses import Temperatures, objective
 from anomalyncd.learn.network import RegionNet
-from anomalyncd.learn.parallel import Team, join
 from anomalyncd.learn.trainer import train
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 from anomalyncd.model.heads import make_projector

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from anomalyncd.assign.merge import novel_probabilities
+from anomalyncd.assign.images import novel_probabilities
 from anomalyncd.config import make_config
 from anomalyncd.errors import DataError
 from anomalyncd.learn import fit as module

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anomalyncd.regions.records import Item
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.records import Item
 from anomalyncd.run.store import file_stem
 
 MakeRun = Callable[..., tuple[Path, list[Item]]]

@@ -18,16 +18,16 @@ import pytest
 
 import anomalyncd.cli.report
 from anomalyncd.config import make_config
+from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.errors import RunError
 from anomalyncd.learn.classifier import Classifier
 from anomalyncd.learn.features import FeatureSpace
 from anomalyncd.metrics import evaluate
+from anomalyncd.regions.extract import Extracted
+from anomalyncd.regions.records import RegionRecord
 from anomalyncd.report import cards, embed, html, lists, source
 from anomalyncd.report.html import write_report
-from anomalyncd.run.extract import Extracted
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.model import DiscoveryModel
-from anomalyncd.run.records import RegionRecord
 from anomalyncd.run.store import _pack, file_stem
 from anomalyncd.run.tables import to_csv
 from command import call

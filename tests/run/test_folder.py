@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from anomalyncd.checksums import stable_hash
 from anomalyncd.errors import RunError
 from anomalyncd.progress import Silent
-from anomalyncd.run.folder import RESULTS, RunFolder, stable_hash
+from anomalyncd.run.folder import RESULTS, RunFolder
 from anomalyncd.run.log import logging_to
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from anomalyncd.config import MergeConfig
 from anomalyncd.errors import RunError, SettingsError
+from anomalyncd.regions.records import ImageRecord, Item, RegionRecord
 from anomalyncd.run import tables
-from anomalyncd.run.records import ImageRecord, Item, RegionRecord
 from anomalyncd.run.tables import (
     assign,
     check_table,

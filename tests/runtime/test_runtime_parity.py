@@ -9,12 +9,12 @@ import torch
 from timm.layers.pos_embed import resample_abs_pos_embed
 
 from anomalyncd import AnomalyNCD
+from anomalyncd.data.gather import gather
 from anomalyncd.detect.musc import MuSc
 from anomalyncd.detect.patchcore import PatchBank, locally_aware
 from anomalyncd.detect.tokens import neighbourhood as torch_neighbourhood
+from anomalyncd.discovery.classify import Prediction, joined
 from anomalyncd.grid import TokenGrid
-from anomalyncd.run.inputs import gather
-from anomalyncd.run.predict import Prediction, joined
 from anomalyncd.runtime import Runtime
 from anomalyncd.runtime.detectors import BankScores, MutualScores, neighbourhood
 from anomalyncd.runtime.network import resampling

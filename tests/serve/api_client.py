@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 
 from anomalyncd import AnomalyNCD
 from anomalyncd.cli.serve import load
-from anomalyncd.run.predict import Prediction
-from anomalyncd.serve.api.app import make_api
-from anomalyncd.serve.api.limits import Limits
+from anomalyncd.discovery.classify import Prediction
+from anomalyncd.serve.app import make_api
+from anomalyncd.serve.limits import Limits
 
 TOKEN = "a token of the tests"
 SUFFIX = {"map": ".npy", "mask": ".png"}

@@ -23,11 +23,11 @@ from pycocotools import mask as coco
 from anomalyncd.cli.serve import load
 from anomalyncd.errors import SettingsError
 from anomalyncd.report.stored import StoredPictures
-from anomalyncd.serve.api.app import make_api
-from anomalyncd.serve.api.batching import _item
-from anomalyncd.serve.api.limits import Limits
+from anomalyncd.serve.app import make_api
+from anomalyncd.serve.batching import _item
+from anomalyncd.serve.limits import Limits
 from command import call
-from run.loop_scenes import images
+from scenes import images
 from serve.api_client import TOKEN, as_form, as_json, check_same, client_of, open_api, predicted
 
 PREDICT = "/v1/predict"
@@ -263,7 +263,7 @@ def test_masks_that_are_too_ragged_for_run_lengths(served):
 def test_the_answer_is_made_within_the_deadline(served, monkeypatch):
     predictor, _ = load(served["image"], "cpu")
     go = threading.Event()
-    monkeypatch.setattr("anomalyncd.serve.api.app._answer", lambda *_: go.wait(30) and b"{}")
+    monkeypatch.setattr("anomalyncd.serve.app._answer", lambda *_: go.wait(30) and b"{}")
     with client_of(make_api(predictor, limits=Limits(seconds=1))) as client, ThreadPoolExecutor(1) as pool:
         late = pool.submit(client.post, PREDICT, files={"image": picture(served)})
         try:
@@ -275,7 +275,7 @@ def test_the_answer_is_made_within_the_deadline(served, monkeypatch):
 @pytest.mark.parametrize("needs", ["image", "map"])
 def test_images_are_decoded_only_so_far_ahead(served, needs, monkeypatch):
     slow, decoded = Slow(served[needs]), []
-    monkeypatch.setattr("anomalyncd.serve.api.batching._item", lambda *a: decoded.append(a) or _item(*a))
+    monkeypatch.setattr("anomalyncd.serve.batching._item", lambda *a: decoded.append(a) or _item(*a))
     app = make_api(slow.predictor, limits=Limits(batch=1, threads=1, decoded_pixels=2 * 64 * 64))
     stems = [f"{number:03d}" for number in range(6)]
     with client_of(app) as client, ThreadPoolExecutor(1) as pool:

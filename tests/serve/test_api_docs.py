@@ -17,8 +17,8 @@ import pytest
 
 from anomalyncd.cli.listening import listen
 from anomalyncd.cli.serve import load
-from anomalyncd.serve.api.app import make_api
-from anomalyncd.serve.api.server import Server
+from anomalyncd.serve.app import make_api
+from anomalyncd.serve.server import Server
 from serve.api_client import TOKEN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from anomalyncd.crop import CropRule
 from anomalyncd.export.coco import run_lengths as of_whole_image
-from anomalyncd.serve.api.metrics import Metrics
-from anomalyncd.serve.api.shapes import RunBudget, TooManyRunsError, region_shapes, run_lengths
-from anomalyncd.serve.api.uploads import Upload, UploadError, parse
+from anomalyncd.regions.find import CropRule
+from anomalyncd.serve.metrics import Metrics
+from anomalyncd.serve.shapes import RunBudget, TooManyRunsError, region_shapes, run_lengths
+from anomalyncd.serve.uploads import Upload, UploadError, parse
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=20)
 

@@ -20,10 +20,10 @@ import pytest
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 
-from anomalyncd.serve.api import server
-from anomalyncd.serve.api.gate import Traffic
-from anomalyncd.serve.api.limits import Limits
-from anomalyncd.serve.api.server import Server
+from anomalyncd.serve import server
+from anomalyncd.serve.gate import Traffic
+from anomalyncd.serve.limits import Limits
+from anomalyncd.serve.server import Server
 from command import fail
 
 # The command as it is, but that a file decides when the network may go on.
@@ -31,8 +31,8 @@ COMMAND = """
 import sys, time
 from pathlib import Path
 from anomalyncd.cli import main, serve
-from anomalyncd.run.extract import Extractor
-from anomalyncd.serve.api import server
+from anomalyncd.regions.extract import Extractor
+from anomalyncd.serve import server
 server.HEAD_SECONDS = 1.0
 hold, encode = Path(sys.argv.pop(1)), Extractor.encode
 def held(self, prepared):

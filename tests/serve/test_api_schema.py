@@ -23,9 +23,9 @@ from schemathesis.specs.openapi.checks import (
 from starlette.types import Receive, Scope, Send
 
 from anomalyncd.cli.serve import load
-from anomalyncd.serve.api.app import make_api
-from anomalyncd.serve.api.limits import Limits
-from anomalyncd.serve.api.schema import IMAGE_TYPES
+from anomalyncd.serve.app import make_api
+from anomalyncd.serve.limits import Limits
+from anomalyncd.serve.schema import IMAGE_TYPES
 from serve.api_client import TOKEN
 
 CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance, content_type_conformance]

@@ -1,5 +1,5 @@
 """From region probabilities to classes."""
 
-from anomalyncd.assign.merge import image_classes, merge_regions, novel_probabilities
+from .images import image_classes, merge_regions, novel_probabilities
 
 __all__ = ["image_classes", "merge_regions", "novel_probabilities"]

@@ -12,8 +12,8 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ..config import Preset, Section, make_config
+from ..discovery.maps import misfit, setting_names
 from ..errors import SettingsError
-from ..run.detect import misfit, setting_names
 from . import paper
 from .rivals import RIVALS, rival
 

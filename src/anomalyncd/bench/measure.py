@@ -13,20 +13,21 @@ import numpy.typing as npt
 import pandas as pd
 import safetensors.numpy
 
+from ..checksums import stable_hash
 from ..config import Config, DetectConfig
 from ..data.dataset import load_dataset
+from ..data.gather import Inputs
 from ..data.images import read_image
 from ..data.maps import StackRow, read_map
 from ..detect import DETECTORS
+from ..discovery.maps import make_maps, normal_items, pinned
 from ..errors import DataError
 from ..estimator import AnomalyNCD
 from ..metrics import evaluate
 from ..progress import Silent
-from ..run.detect import make_maps, normal_items, pinned
-from ..run.evaluation import evaluate_maps
-from ..run.folder import RETRAINED, RunFolder, stable_hash
-from ..run.inputs import Inputs
-from ..run.records import Item
+from ..regions.records import Item
+from ..run.evaluate import evaluate_maps
+from ..run.folder import RETRAINED, RunFolder
 from ..run.store import SHARD, RegionStore, file_identity
 from ..run.tables import assign
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row

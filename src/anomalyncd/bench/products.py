@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from ..checksums import stable_hash
 from ..data.dataset import NORMAL_NAMES, Dataset, load_base, load_dataset
+from ..data.gather import Base
 from ..data.layouts import find_images
 from ..errors import DataError
-from ..run.folder import stable_hash
-from ..run.inputs import Base
-from ..run.records import Item
+from ..regions.records import Item
 
 NORMAL_FOLDER = Path("train", "good")
 

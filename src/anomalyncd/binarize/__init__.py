@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from anomalyncd.binarize.base import Binarizer, BinarizeResult
-from anomalyncd.binarize.fixed import FixedThreshold
-from anomalyncd.binarize.mebin import MEBin
-from anomalyncd.binarize.otsu import Otsu
-from anomalyncd.errors import SettingsError
+from ..errors import SettingsError
+from .base import Binarizer, BinarizeResult
+from .fixed import FixedThreshold
+from .mebin import MEBin
+from .otsu import Otsu
 
 __all__ = ["BINARIZERS", "BinarizeResult", "Binarizer", "FixedThreshold", "MEBin", "Otsu", "make_binarizer"]
 

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from anomalyncd.errors import DataError, SettingsError
+from ..errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from typing import Self

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from anomalyncd.binarize.base import (
+from ..errors import SettingsError
+from .base import (
     Binarizer,
     BinarizeResult,
     MapStatistics,
     check_whole_number,
     threshold_once,
 )
-from anomalyncd.errors import SettingsError
 
 
 class FixedThreshold(Binarizer):

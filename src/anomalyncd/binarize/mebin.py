@@ -16,7 +16,8 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from anomalyncd.binarize.base import (
+from ..errors import SettingsError
+from .base import (
     Binarizer,
     BinarizeResult,
     MapStatistics,
@@ -24,8 +25,7 @@ from anomalyncd.binarize.base import (
     check_whole_number,
     warn_not_finite,
 )
-from anomalyncd.binarize.sweep import count_regions
-from anomalyncd.errors import SettingsError
+from .sweep import count_regions
 
 Rule = Literal["longest_run", "most_frequent"]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from anomalyncd.binarize.base import (
+from .base import (
     Binarizer,
     BinarizeResult,
     MapStatistics,

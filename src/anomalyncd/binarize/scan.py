@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from anomalyncd.binarize.jit import jit
+from .jit import jit
 
 Floats = npt.NDArray[np.float32]
 Row = npt.NDArray[np.uint16]

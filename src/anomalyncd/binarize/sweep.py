@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from anomalyncd.binarize.jit import jit
-from anomalyncd.binarize.scan import BIRTH, BLOCK, SADDLE, Bytes, Floats, Indices, Ints, find_events
+from .jit import jit
+from .scan import BIRTH, BLOCK, SADDLE, Bytes, Floats, Indices, Ints, find_events
 
 
 def count_regions(

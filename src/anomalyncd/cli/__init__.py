@@ -35,7 +35,7 @@ def main() -> None:
 def _run() -> None:
     """The command; of several processes that `torchrun` started, the first does it and the others help."""
     if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from ..run.team import together
+        from ..discovery.torchrun import together
 
         together(app)
     else:

@@ -46,9 +46,9 @@ def discover(
 ) -> None:
     """Find defect classes in IMAGES and write a run folder."""
     from ..config import make_config, merge_layers
+    from ..data.gather import load_inputs
     from ..data.lists import is_table
     from ..estimator import AnomalyNCD
-    from ..run.inputs import load_inputs
 
     opt.not_both(maps, masks)
     given_maps = maps is not None or masks is not None
@@ -102,10 +102,10 @@ def detect(
 ) -> None:
     """Make anomaly maps and image scores of IMAGES, and measure them where the truth is known."""
     from ..config import make_config
-    from ..run.detect import stored_config
-    from ..run.detection import detect_images
-    from ..run.evaluation import load_truth
-    from ..run.inputs import load_inputs
+    from ..data.gather import load_inputs
+    from ..discovery.detect import detect_images
+    from ..discovery.maps import stored_config
+    from ..run.evaluate import load_truth
 
     layer = opt.layered(config, settings, backbone=backbone, random_state=seed, device=device)
     if fitted is not None:
@@ -152,7 +152,7 @@ def predict(
     quiet: opt.Quiet = False,
 ) -> None:
     """Class new IMAGES with the model of a run."""
-    from ..run.inputs import load_inputs
+    from ..data.gather import load_inputs
     from ..run.tables import TableWriter, check_table
     from .fitted import load_fitted
 
@@ -173,7 +173,7 @@ def predict(
     for note in inputs.notes:
         progress.warn(note)
     if engine == "ray":
-        from ..run.engine_ray import predict_with_ray
+        from ..ray.engine import predict_with_ray
 
         done = predict_with_ray(
             run, inputs, out, progress, workers=workers, address=address, device=device, precision=precision
@@ -200,7 +200,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object and nothing else.")] = False,
 ) -> None:
     """Compare the classes of a run with true labels: NMI, ARI, F1 and the confusion matrix."""
-    from ..run.evaluation import evaluate_run
+    from ..run.evaluate import evaluate_run
 
     found, n_skipped = evaluate_run(run, labels, normal_label)
     if as_json:
@@ -224,7 +224,7 @@ def binarize(
 ) -> None:
     """Turn anomaly maps into masks with Main Element Binarization, and list their thresholds."""
     from ..config import make_config, parse_setting
-    from ..run.binarize import binarize_folder
+    from ..discovery.masks import binarize_folder
 
     layers = [parse_setting(text) for text in settings or ()]
     options = {"binarize": {"method": method} if method else {}, **({"has_normal": False} if no_normal else {})}
@@ -249,10 +249,10 @@ def demo(
 ) -> None:
     """A procedural inspection line: make images and anomaly maps, discover the classes, evaluate, draw them."""
     from ..config import make_config
+    from ..data.gather import load_inputs
     from ..demo import DEFECT_KINDS, make_line
     from ..estimator import AnomalyNCD
-    from ..run.evaluation import evaluate_run
-    from ..run.inputs import load_inputs
+    from ..run.evaluate import evaluate_run
 
     count = len(DEFECT_KINDS) + 1
     progress = opt.make_progress(quiet)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 from ..errors import SettingsError
 
 if TYPE_CHECKING:
+    from ..data.gather import Inputs
+    from ..discovery.classify import Predictor
     from ..progress import Silent
-    from ..run.inputs import Inputs
-    from ..run.predict import Predictor
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 

@@ -29,7 +29,7 @@ def review(
     check_installed("review")
     import uvicorn
 
-    from ..serve.review import make_app
+    from ..review.app import make_app
 
     token = checked_token(token, host)
     with listen(host, port) as listener:
@@ -58,7 +58,7 @@ def review(
 
 def _inputs(run: Path) -> str:
     """What `predict` needs besides images, as the run was made."""
-    from ..run.model import DiscoveryModel
+    from ..discovery.model import DiscoveryModel
 
     model = DiscoveryModel.read(run, device="cpu")
     if model.config.detect.name:

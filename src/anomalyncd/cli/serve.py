@@ -13,7 +13,7 @@ from .listening import check_installed, checked_token, listen, shown
 from .show import quoted
 
 if TYPE_CHECKING:
-    from ..run.predict import Predictor
+    from ..discovery.classify import Predictor
     from ..runtime import Runtime
 
 MB = 1_000_000
@@ -44,9 +44,9 @@ def serve(
 ) -> None:
     """Class images with RUN over HTTP."""
     check_installed("serve")
-    from ..serve.api.app import make_api, needs_of
-    from ..serve.api.limits import Limits
-    from ..serve.api.server import Server
+    from ..serve.app import make_api, needs_of
+    from ..serve.limits import Limits
+    from ..serve.server import Server
 
     made, token = token == "auto", checked_token(token, host)
     n_bytes, pixels = int(max_mb * MB), int(max_megapixels * MB)
@@ -73,10 +73,10 @@ def serve(
 
 def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, dict[int, int] | None]:
     """A run, or its export, ready to work, and how many of its images each class has, where that is known."""
+    from ..data.gather import Inputs
     from ..progress import Silent
-    from ..run.inputs import Inputs
     from ..runtime import Runtime
-    from ..serve.api.warm import warm_up
+    from ..serve.warm import warm_up
     from .fitted import load_fitted
 
     fitted, counts = load_fitted(run, device, precision, Silent()), None
@@ -95,8 +95,8 @@ def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, di
 def _exported(runtime: Runtime) -> Predictor:
     import numpy as np
 
-    from ..run.inputs import Inputs
-    from ..run.records import Item
+    from ..data.gather import Inputs
+    from ..regions.records import Item
 
     if runtime.detector_name and not runtime.makes_maps:  # its detector was not exported, so clients must send its maps
         nothing = np.zeros((1, 1), np.float32)

@@ -15,11 +15,11 @@ import typer
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from ..discovery.detect import DetectionRun
     from ..estimator import AnomalyNCD
     from ..metrics import Evaluation
     from ..progress import Terminal
-    from ..run.detection import DetectionRun
-    from ..run.records import Item
+    from ..regions.records import Item
 
 
 FEW = 5  # images of a class that is pointed out

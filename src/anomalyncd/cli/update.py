@@ -25,8 +25,8 @@ def update(
     quiet: opt.Quiet = False,
 ) -> None:
     """Take new IMAGES into RUN: its classes keep their numbers and names, and new ones open where unknowns gather."""
+    from ..data.gather import load_inputs
     from ..estimator import AnomalyNCD
-    from ..run.inputs import load_inputs
 
     opt.not_both(maps, masks)
     progress = opt.make_progress(quiet)

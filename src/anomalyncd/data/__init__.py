@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anomalyncd.data.dataset import NORMAL_NAMES, Dataset, Sample, load_base, load_dataset
-from anomalyncd.data.images import IMAGE_SUFFIXES, read_image
-from anomalyncd.data.maps import read_map, read_mask
+from .dataset import NORMAL_NAMES, Dataset, Sample, load_base, load_dataset
+from .images import IMAGE_SUFFIXES, read_image
+from .maps import read_map, read_mask
 
 __all__ = [
     "IMAGE_SUFFIXES",

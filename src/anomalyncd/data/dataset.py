@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import overload
 
-from anomalyncd.data.images import IMAGE_SUFFIXES
-from anomalyncd.data.layouts import (
+from ..errors import DataError
+from .images import IMAGE_SUFFIXES
+from .layouts import (
     counted,
     is_inside,
     match_files,
@@ -22,9 +23,8 @@ from anomalyncd.data.layouts import (
     scan_images,
     stem_of,
 )
-from anomalyncd.data.lists import is_table, read_table, row_name
-from anomalyncd.data.maps import MAP_SUFFIXES, StackRow, open_stack, read_row_names
-from anomalyncd.errors import DataError
+from .lists import is_table, read_table, row_name
+from .maps import MAP_SUFFIXES, StackRow, open_stack, read_row_names
 
 NORMAL_NAMES = frozenset({"good", "normal", "ok"})
 MASK_SUFFIXES = IMAGE_SUFFIXES | {".npy"}

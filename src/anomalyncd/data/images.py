@@ -19,7 +19,7 @@ import tifffile
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from anomalyncd.errors import BadFileError
+from ..errors import BadFileError
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"})
 OTHER_IMAGE_SUFFIXES = frozenset({  # of images that users have but that are not read, so that they can be told

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from anomalyncd.data.images import IMAGE_SUFFIXES, OTHER_IMAGE_SUFFIXES
-from anomalyncd.errors import DataError
+from ..errors import DataError
+from .images import IMAGE_SUFFIXES, OTHER_IMAGE_SUFFIXES
 
 _MTD_FILE = re.compile(r"MT_([^/]+)/Imgs/[^/]+")
 _SPLITS = frozenset({"test", "ground_truth"})  # folders of a product that say nothing of what an image shows

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from anomalyncd.data.layouts import suffix_of
-from anomalyncd.errors import DataError
+from ..errors import DataError
+from .layouts import suffix_of
 
 TABLE_SUFFIXES = frozenset({".csv", ".parquet"})
 _START = 4096  # bytes

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anomalyncd.data.images import MAX_PIXELS, as_path, decode, name_of, open_file
-from anomalyncd.data.layouts import posix
-from anomalyncd.data.lists import read_table
-from anomalyncd.errors import BadFileError, DataError
+from ..errors import BadFileError, DataError
+from .images import MAX_PIXELS, as_path, decode, name_of, open_file
+from .layouts import posix
+from .lists import read_table
 
 MAP_SUFFIXES = frozenset({".npy", ".tif", ".tiff", ".png"})
 _LOSSY_FORMATS = ("JPEG", "MPO", "WEBP")

@@ -9,7 +9,7 @@ from typing import cast
 import cv2
 import numpy as np
 
-from anomalyncd.demo.textures import Array, Shape, smoothstep, value_noise
+from .textures import Array, Shape, smoothstep, value_noise
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from anomalyncd.demo.defects import DEFECT_KINDS
-from anomalyncd.demo.scene import DemoImage, make_image
-from anomalyncd.errors import DataError, SettingsError
+from ..errors import DataError, SettingsError
+from .defects import DEFECT_KINDS
+from .scene import DemoImage, make_image
 
 _VERSION = 1  # raise it when equal settings give other pixels, so that old folders are not reused
 _PNG = [cv2.IMWRITE_PNG_COMPRESSION, 3, cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_FILTERED]

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from anomalyncd.demo.textures import Array, Shape, smoothstep, value_noise
+from .textures import Array, Shape, smoothstep, value_noise
 
 _GRID = 72  # patches along the longer side, fewer on small images: no patch is under 3 px
 _FALSE_ALARM_RATE = 0.06

@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from anomalyncd.demo.defects import DEFECTS, Spot
-from anomalyncd.demo.maps import imperfect_map
-from anomalyncd.demo.textures import TEXTURES, Array, Shape
-from anomalyncd.errors import SettingsError
+from ..errors import SettingsError
+from .defects import DEFECTS, Spot
+from .maps import imperfect_map
+from .textures import TEXTURES, Array, Shape
 
 _VISIBLE = 8 / 255  # a smaller change drowns in texture and sensor noise
 _MIN_SIDE = 64

@@ -13,11 +13,11 @@ from typing import Any
 
 from ..detect import DETECTORS
 from ..detect.tokens import FILE, TokenDetector
+from ..discovery.maps import DETECTOR, detect_again
+from ..discovery.model import DiscoveryModel, make_encoder
 from ..errors import DataError, SettingsError
 from ..progress import Silent
-from ..run.detect import DETECTOR, detect_again
 from ..run.folder import CLASS_NAMES, MODEL_FILE
-from ..run.model import DiscoveryModel, make_encoder
 from ..runtime.engine import open_graph
 from ..runtime.folder import DETECTOR_FILE, DetectorInfo, ExportInfo, NetworkInfo
 from ..runtime.network import GraphNetwork

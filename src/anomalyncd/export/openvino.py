@@ -18,7 +18,7 @@ from ..data.layouts import find_images
 from ..errors import BadFileError, DataError
 from ..learn.features import TokenNetwork, kept_patches
 from ..learn.views import centre
-from ..run.extract import shrink
+from ..regions.extract import shrink
 from ..run.folder import MANIFEST, REGIONS_TABLE
 from ..run.store import read_crop
 from ..run.tables import read_csv

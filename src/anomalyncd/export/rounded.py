@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..discovery.model import DiscoveryModel
 from ..learn.features import TokenNetwork
 from ..progress import Silent
+from ..regions.records import Item, RegionRecord
 from ..report.stored import StoredPictures
 from ..run.folder import REGIONS_TABLE
-from ..run.model import DiscoveryModel
-from ..run.records import Item, RegionRecord
 from ..run.store import SHARD
 from ..run.tables import read_csv
 

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..discovery.model import read_names
 from ..errors import RunError
 from ..report.stored import StoredPictures
 from ..run.folder import REGIONS_TABLE
-from ..run.model import read_names
 from ..run.tables import read_csv
 
 NORMAL, UNKNOWN = 0, -1

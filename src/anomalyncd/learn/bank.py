@@ -15,8 +15,8 @@ import torch
 
 from ..errors import DataError
 from ..model.backbone import MaskGuidedViT, image_tensor, mask_tensor
+from .distributed import ALONE, Team
 from .network import ViewBatch
-from .parallel import ALONE, Team
 from .views import random_view
 
 Indices = npt.NDArray[np.int64]

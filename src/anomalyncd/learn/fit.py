@@ -16,9 +16,9 @@ from ..model.backbone import MaskGuidedViT
 from .bank import BankViews, CropReader, FreshViews, VectorViews, Views, fill_bank, open_bank
 from .classifier import Classifier, Parts
 from .cluster import centres, check_enough, kmeans, semi_supervised_kmeans
+from .distributed import ALONE, Team
 from .features import FeatureSpace
 from .network import RegionNet, last_part
-from .parallel import ALONE, Team
 from .trainer import train
 
 BANK = "bank.partial"  # a run sweeps such names away, so a killed one leaves nothing behind

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ..config import LearnConfig
 from .bank import Indices, Views
+from .distributed import ALONE, Team
 from .losses import LossParts, Temperatures, objective, teacher_temperature
 from .network import RegionNet
-from .parallel import ALONE, Team
 
 FINAL_LEARNING_RATE = 1e-3  # share of the first one that the cosine schedule ends at
 

@@ -1,6 +1,6 @@
 """Figures of merit: pure functions on arrays."""
 
-from anomalyncd.metrics.clustering import (
+from .clustering import (
     ClassScore,
     Evaluation,
     accuracy,
@@ -13,7 +13,7 @@ from anomalyncd.metrics.clustering import (
     nmi,
     normal_precision_recall,
 )
-from anomalyncd.metrics.detection import BoxRates, PixelScores, aupro, box_rates, image_auroc, pixel_auroc
+from .detection import BoxRates, PixelScores, aupro, box_rates, image_auroc, pixel_auroc
 
 __all__ = [
     "BoxRates",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from anomalyncd.errors import DataError
+from ..errors import DataError
 
 NORMAL = 0
 UNKNOWN = -1

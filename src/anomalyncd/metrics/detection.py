@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import trapezoid
 from scipy.stats import rankdata
 
-from anomalyncd.errors import DataError, SettingsError
+from ..errors import DataError, SettingsError
 
 Array = NDArray[Any]
 Maps = Sequence[Array] | Array  # Array: (N, h, w)

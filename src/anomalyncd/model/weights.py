@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import safetensors.torch
 from filelock import FileLock, Timeout
 
-from ..checksum import sha256
+from ..checksums import sha256
 from ..errors import WeightsError
 from .checkpoint import load_state_dict
 from .registry import EMBEDDED, REGISTRY, WeightSource, WheelFile, resolve

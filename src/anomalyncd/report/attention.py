@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..discovery.model import DiscoveryModel
 from ..errors import AnomalyNCDError, RunError
 from ..learn.views import centre
 from ..model import weights
 from ..model.attention import Guidance
 from ..model.backbone import MaskGuidedViT, image_tensor, mask_tensor, resolve_name
-from ..run.model import DiscoveryModel
 from ..run.store import read_crop
 from .canvas import Picture, fitted
 from .cards import choose

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..regions.records import Item
 from ..run.folder import CLASS_SHEET, IMAGES_TABLE, REGIONS_TABLE, RunFolder
-from ..run.records import Item
 from ..run.store import read_crop
 from ..run.tables import read_csv
 from .canvas import to_png

@@ -17,9 +17,9 @@ from .. import __version__
 from ..config import Config, make_config, read_config, setting_names
 from ..metrics import Evaluation
 from ..progress import Silent
-from ..run.evaluation import evaluate_run
+from ..regions.records import Item
+from ..run.evaluate import evaluate_run
 from ..run.folder import LOG, RunFolder
-from ..run.records import Item
 from ..run.tables import read_history
 from . import charts, lists
 from .attention import AttentionPictures, make_attention

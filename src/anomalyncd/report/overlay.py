@@ -6,8 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from anomalyncd.errors import DataError
-
+from ..errors import DataError
 from .canvas import Picture
 
 OUTLINE = (0, 229, 255)  # cyan: in no colour of the heat, and rare in products

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from anomalyncd.errors import DataError, SettingsError
-
+from ..errors import DataError, SettingsError
 from .canvas import BACKGROUND, EMPTY, FAINT, INK, RULE, centred, fitted, font, shorten, wrap
 
 THUMB = 128

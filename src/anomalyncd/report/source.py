@@ -15,10 +15,10 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from ..discovery.model import DiscoveryModel, read_names
 from ..errors import RunError
+from ..regions.records import Item
 from ..run.folder import MANIFEST, REGIONS_TABLE, RETRAINED, RunFolder
-from ..run.model import DiscoveryModel, read_names
-from ..run.records import Item
 from ..run.store import RegionStore, read_crop
 from ..run.tables import read_csv
 from .canvas import Picture, fitted

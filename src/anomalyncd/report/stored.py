@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import make_config, read_config
-from ..crop import CropRule, find_regions
 from ..data.images import read_image
 from ..data.maps import StackRow, read_map, read_mask
 from ..errors import BadFileError
-from ..run.records import Item
+from ..regions.find import CropRule, find_regions
+from ..regions.records import Item
 from ..run.store import file_stem
 from ..run.tables import read_results
 from .canvas import Picture

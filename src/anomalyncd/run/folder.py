@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -215,15 +214,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def stable_hash(*values: Any) -> str:
-    """SHA-256 of JSON-like values, the same on every machine and day.
-
-    Examples
-    --------
-    >>> stable_hash({"a": 1, "b": 2}) == stable_hash({"b": 2, "a": 1})
-    True
-    """
-    text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()

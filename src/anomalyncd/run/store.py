@@ -14,12 +14,12 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from ..checksums import seal, unseal
 from ..data.maps import StackRow
 from ..errors import RunError
-from .extract import Extracted, Extractor, is_readable
+from ..regions.extract import Extracted, Extractor, is_readable
+from ..regions.records import ImageRecord, Item, Picture, RegionRecord, Source
 from .folder import RunFolder
-from .records import ImageRecord, Item, Picture, RegionRecord, Source
-from .sealed import seal, unseal
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
 

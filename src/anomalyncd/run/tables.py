@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..assign.merge import image_classes, merge_regions
+from ..assign.images import image_classes, merge_regions
 from ..config import MergeConfig
 from ..data.maps import StackRow
 from ..errors import RunError, SettingsError
+from ..regions.records import ImageRecord, Item, RegionRecord, Source
 from .folder import CORRECTIONS, HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL, REGIONS_TABLE, RunFolder
-from .records import ImageRecord, Item, RegionRecord, Source
 
 DIGITS = 6  # of all figures: equal results are equal bytes, whichever engine computed them
 REGION_COLUMNS = (

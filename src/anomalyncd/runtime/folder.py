@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checksum import sha256
+from ..checksums import sha256
 from ..errors import RunError
 from ..run.folder import IMAGES_TABLE
 

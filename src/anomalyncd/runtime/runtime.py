@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..data.gather import Inputs, Sources, gather
+from ..discovery.classify import MapMaker, Prediction, Predictor
+from ..discovery.model import DiscoveryModel
 from ..errors import DataError
 from ..progress import Silent
-from ..run.inputs import Inputs, Sources, gather
-from ..run.model import DiscoveryModel
-from ..run.predict import MapMaker, Prediction, Predictor
 from .detectors import GridDetector
 from .engine import ENGINES, Graph, check_engine, open_graph
 from .folder import DETECTOR_FILE, ENGINE_OF, read_export

@@ -25,7 +25,7 @@ from ...detect.patchcore import PatchBank
 from ...detect.tokens import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import ward
-from ...run.records import Item
+from ...regions.records import Item
 from .base import Features, Job, Probabilities, Rival, one_hot
 from .patches import Tokens, grid_of, image_key, on_grid, patch_tokens
 

@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ...binarize.prepare import prepare_map
+from ...checksums import stable_hash
 from ...data.dataset import load_dataset
+from ...data.gather import Base, BaseSet, Inputs, Sources, gather, gather_base
 from ...data.images import read_image
 from ...data.maps import read_mask
+from ...discovery.maps import normal_items
 from ...errors import BadFileError, DataError, SettingsError
 from ...learn.cluster import by_size
 from ...model.backbone import MaskGuidedViT, load_vit, resolve_name
 from ...model.device import choose_device
 from ...progress import Silent
-from ...run.detect import normal_items
-from ...run.folder import stable_hash
-from ...run.inputs import Base, BaseSet, Inputs, Sources, gather, gather_base
-from ...run.maps import prepare_map
-from ...run.records import ImageRecord, Item, report_files
+from ...regions.records import ImageRecord, Item, report_files
 from ...run.store import content_order, file_identity
 from .cache import Cache
 

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from ... import __version__
+from ...checksums import stable_hash
+from ...discovery.model import FORMAT
 from ...errors import RunError
-from ...run.folder import PARTIAL, stable_hash
-from ...run.model import FORMAT
+from ...run.folder import PARTIAL
 
 Array = npt.NDArray[Any]
 SMALL = 65_536  # bytes of an array that is rather read than mapped, which an empty one cannot be

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from ...binarize.prepare import prepare_map
 from ...data.images import read_image
 from ...data.maps import read_mask
 from ...model.backbone import MaskGuidedViT, image_tensor
 from ...progress import Silent
-from ...run.maps import prepare_map
-from ...run.records import Item
+from ...regions.records import Item
 from ...run.store import fingerprint
 from .cache import Cache
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from ...assign.merge import novel_probabilities
+from ...assign.images import novel_probabilities
 from ...learn.network import RegionNet
 from .base import Features, Job, Probabilities
 from .training import TrainedRival

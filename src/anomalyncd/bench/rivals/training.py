@@ -23,7 +23,7 @@ from ...learn.bank import Indices, draw_two, fill_bank, run_trunk
 from ...learn.network import RegionNet, ViewBatch
 from ...learn.trainer import train
 from ...learn.views import centre
-from ...run.records import Item
+from ...regions.records import Item
 from .base import Features, Job, Rival
 from .patches import BATCH, image_key, square
 

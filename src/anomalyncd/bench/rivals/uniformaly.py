@@ -24,7 +24,7 @@ from ...detect.tokens import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import kmeans
 from ...model.attention import pool_mask
-from ...run.records import Item
+from ...regions.records import Item
 from .anomaly_clustering import nearest_distances, unit
 from .base import Features, Job, Probabilities, Rival, one_hot
 from .patches import Tokens, grid_of, image_key, on_grid, patch_tokens

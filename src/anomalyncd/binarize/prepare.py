@@ -1,0 +1,103 @@
+"""Anomaly maps on their way to the binariser. No torch here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from ..config import BinarizeConfig
+from ..data.maps import read_map
+from ..errors import BadFileError, DataError
+from ..regions.records import Item, Source
+from . import make_binarizer
+from .base import Binarizer, BinarizeResult
+
+FloatMap = npt.NDArray[np.float32]
+
+
+def binarizer_for(config: BinarizeConfig, *, has_normal: bool) -> Binarizer:
+    """The configured binariser, not fitted yet."""
+    if config.method == "mebin":
+        return make_binarizer(
+            "mebin", n_thresholds=config.n_thresholds, min_interval=config.min_interval, erosion=config.erosion,
+            rule=config.rule, has_normal=has_normal,
+        )  # fmt: skip
+    if config.method == "fixed":
+        return make_binarizer("fixed", threshold=config.fixed_threshold)
+    return make_binarizer("otsu")
+
+
+def prepare_map(source: Source, min_size: int) -> FloatMap:
+    """Read a map and enlarge a small one, because erosion would eat it. NaN and infinity become NaN.
+
+    Examples
+    --------
+    >>> prepare_map(np.zeros((32, 16), np.float32), 256).shape
+    (256, 128)
+    """
+    values = read_map(source)
+    holes = ~np.isfinite(values)
+    if holes.all():
+        name = "map array" if isinstance(source, np.ndarray) else source
+        raise BadFileError(f"{name}: expected an anomaly map, but every pixel is NaN or infinite")
+    scale = min_size / max(values.shape)
+    if scale > 1:
+        size = (max(1, round(values.shape[1] * scale)), max(1, round(values.shape[0] * scale)))
+        filled = np.where(holes, values[~holes].min(), values)  # interpolation would spread NaN over its neighbours
+        values = cv2.resize(filled, size, interpolation=cv2.INTER_LINEAR).astype(np.float32, copy=False)
+        holes = cv2.resize(holes.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST) > 0
+    return np.where(holes, np.float32(np.nan), values) if holes.any() else values
+
+
+def note_on_map(values: FloatMap) -> str:
+    """What the manifest says about a map that has holes."""
+    share = float(np.isnan(values).mean())
+    return f"{share:.2%} of its map is NaN or infinite and counts as not anomalous" if share else ""
+
+
+def binarize_map(binarizer: Binarizer, values: FloatMap) -> tuple[BinarizeResult, FloatMap]:
+    """Mask of a prepared map, and the map on the fitted range (0 … 1); holes are in neither."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of holes: `note_on_map` says it, with the image's name
+        return binarizer.binarize(values), binarizer.normalize(values)
+
+
+def fit_binarizer(
+    binarizer: Binarizer,
+    items: Sequence[Item],
+    min_size: int,
+    on_map: Callable[[], None] | None = None,
+    maxima: list[float] | None = None,
+) -> Binarizer:
+    """Fit the range on all readable maps, one at a time; the largest value of each is added to `maxima`."""
+    n_read, reason = 0, ""
+
+    def maps() -> Iterable[FloatMap]:
+        nonlocal n_read, reason
+        for item in items:
+            if on_map:
+                on_map()
+            try:
+                if item.map is not None:
+                    values = prepare_map(item.map, min_size)
+                    n_read += 1
+                    if maxima is not None:
+                        maxima.append(float(np.nanmax(values)))
+                    yield values
+            except BadFileError as error:  # reported when the image itself is worked on
+                reason = reason or str(error)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # as above
+        try:
+            return binarizer.fit(maps())
+        except DataError:
+            if n_read:
+                raise
+            raise DataError(
+                f"none of the {len(items)} anomaly maps could be read, the first because: {reason}"
+            ) from None

@@ -1,0 +1,149 @@
+"""A finished run at work on new images, a few at a time, so that memory does not grow with their number. No torch here."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ..data.gather import Inputs
+from ..data.images import read_image
+from ..errors import BadFileError, DataError
+from ..progress import Silent
+from ..regions.extract import Extracted, Extractor
+from ..regions.prefetch import ahead
+from ..regions.records import ImageRecord, Item, report_files
+from ..run.store import SHARD
+from ..run.tables import assign
+from .model import DiscoveryModel
+
+Picture = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Classes of new images.
+
+    labels : (N,) int, 0 normal, 1 … defect classes, −1 unknown
+    probabilities : (N, K) over the model's `classes_`
+    regions, images : tables with the columns of regions.csv (but no `crop`) and images.csv
+    skipped : id → why a file could not be read; such images are in none of the above
+
+    The probabilities of an image are all 0 where its label is −1.
+    """
+
+    labels: npt.NDArray[np.int64]
+    probabilities: npt.NDArray[np.float64]
+    regions: pd.DataFrame
+    images: pd.DataFrame
+    skipped: dict[str, str]
+
+
+class MapMaker(Protocol):
+    """What a detector is needed for here."""
+
+    def maps(self, images: Iterable[Picture]) -> Iterator[npt.NDArray[np.float32]]:
+        """One map for each (H, W, 3) uint8 image, in order."""
+        ...
+
+
+class Predictor:
+    """Images → classes, with all that this needs in memory once.
+
+    Parameters
+    ----------
+    model : of a finished run
+    extractor : finds and describes regions, as `model.extractor()`
+    detector : makes maps of images that come without; None where maps or masks are given
+    """
+
+    def __init__(self, model: DiscoveryModel, extractor: Extractor, detector: MapMaker | None = None) -> None:
+        self.model, self.extractor, self.detector = model, extractor, detector
+
+    def __call__(self, inputs: Inputs, progress: Silent | None = None) -> Prediction:
+        """Classes of all images at once."""
+        return joined(list(self.stream(inputs, progress)))
+
+    def stream(self, inputs: Inputs, progress: Silent | None = None) -> Iterator[Prediction]:
+        """Classes of a few images after the other; at the end, what could not be read is said once for all."""
+        progress = progress or Silent()
+        self.model.check_maps(inputs)
+        odd: list[ImageRecord] = []
+        fine: list[ImageRecord] = []
+        with progress.task("Images", len(inputs)) as advance:
+            for found in self.extract(inputs.items):
+                odd += [record for record in found.images if record.error or record.note]
+                fine = fine or [record for record in found.images if not record.error and not record.note][:1]
+                yield self.classify(found, inputs.truth)
+                advance(len(found.images))
+        report_files([*odd, *fine], progress)
+
+    def extract(self, items: Sequence[Item]) -> Iterator[Extracted]:
+        """Regions and features; files are read, masks made and crops cut in threads while the network works."""
+        prepared = ahead(self.extractor.prepare, enumerate(self._with_maps(items)))
+        while some := list(islice(prepared, SHARD)):
+            yield self.extractor.encode(some)
+
+    def classify(self, found: Extracted, truth: dict[str, str] | None = None) -> Prediction:
+        """Classes of what was extracted; truth : id → class by folder, only copied into the table."""
+        model = self.model
+        probabilities, unknown = model.recognize(found.parts, found.regions)
+        result = assign(
+            found.images, found.regions, probabilities, model.classes, model.names, model.config.merge, unknown
+        )
+        if truth:
+            result.images["true_label"] = [truth.get(name) for name in result.images["image"]]
+        skipped = {record.id: record.error for record in found.images if record.error}
+        return Prediction(result.labels, result.probabilities, result.regions, result.images, skipped)
+
+    def _with_maps(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Items with images and maps in memory; one that cannot be read stays as it is."""
+        if self.detector is None:
+            yield from items
+            return
+        waiting: deque[tuple[Item, bool]] = deque()
+
+        def pictures() -> Iterator[Picture]:
+            for item, image in ahead(_read, items):
+                waiting.append((item if image is None else replace(item, image=image), image is not None))
+                if image is not None:
+                    yield image
+
+        for anomaly_map in self.detector.maps(pictures()):
+            while waiting and not waiting[0][1]:
+                yield waiting.popleft()[0]
+            if not waiting:
+                raise DataError("the detector must give one map for each image, but gave more.")
+            yield replace(waiting.popleft()[0], map=anomaly_map)
+        if any(readable for _, readable in waiting):
+            raise DataError("the detector must give one map for each image, but gave fewer.")
+        yield from (item for item, _ in waiting)
+
+
+def joined(some: Sequence[Prediction]) -> Prediction:
+    """Predictions of several batches as one."""
+    if len(some) == 1:
+        return some[0]
+    return Prediction(
+        np.concatenate([one.labels for one in some]), np.concatenate([one.probabilities for one in some]),
+        _stacked([one.regions for one in some]), _stacked([one.images for one in some]),
+        {name: why for one in some for name, why in one.skipped.items()},
+    )  # fmt: skip
+
+
+def _stacked(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables below each other; those without rows know no types and would spoil the others'."""
+    return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+
+
+def _read(item: Item) -> tuple[Item, Any]:
+    try:
+        return item, read_image(item.image)
+    except BadFileError:
+        return item, None

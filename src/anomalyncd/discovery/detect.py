@@ -1,0 +1,104 @@
+"""`anomalyncd detect`: the first stage of a run by itself, in a folder that others can go on from."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from ..config import Config
+from ..data.dataset import Dataset
+from ..data.gather import Inputs
+from ..data.layouts import stem_of
+from ..errors import DataError, SettingsError
+from ..model.device import choose_device
+from ..progress import Silent
+from ..regions.records import ImageRecord, report_files
+from ..run.evaluate import DetectionScores, evaluate_maps
+from ..run.folder import IMAGES_TABLE, LOG, RunFolder
+from ..run.log import logging_to
+from ..run.tables import to_csv
+from .maps import MAPS, METRICS, SCORES, are_mirrored, make_maps, normal_items, pinned
+
+
+@dataclass(frozen=True)
+class DetectionRun:
+    """What became of the images.
+
+    scores : table with the columns image, score, and label where one is known; only images that could be read
+    metrics : None where there is nothing to compare with
+    skipped : id → why a file could not be read
+    seconds : that the maps took in this call
+    """
+
+    maps: Path
+    scores: pd.DataFrame
+    metrics: DetectionScores | None
+    skipped: dict[str, str]
+    seconds: float
+
+
+def detect_images(
+    inputs: Inputs,
+    truth: Dataset,
+    config: Config,
+    out: Path,
+    progress: Silent,
+    *,
+    normal: Path | None = None,
+    fitted: Path | None = None,
+    call: str = "detect_images",
+) -> DetectionRun:
+    """Write maps/, scores.csv, the fitted detector/, and metrics.json where there is a truth.
+
+    Parameters
+    ----------
+    inputs : images without maps and masks; truth : their labels and masks, for the metrics only
+    config : with the detector's name
+    normal : folder of normal images; fitted : earlier run whose detector is used as it is
+    """
+    _check_names(inputs)
+    config = pinned(config)
+    choose_device(config.device)
+    inputs.check_outside(out, *([] if normal is None else [normal]))
+    if fitted is not None and fitted.resolve() == out.resolve():
+        raise SettingsError(f"{out}: the maps would replace the detector that makes them. Choose another folder.")
+    normal_images = [] if normal is None else normal_items(normal)
+    with RunFolder(out).writing() as folder, logging_to(out / LOG, progress, call) as log:
+        for note in inputs.notes:
+            log.warn(note)
+        started = time.perf_counter()
+        items, table = make_maps(folder, inputs.items, config, log, normal=normal_images, fitted=fitted, protected=True)
+        seconds = time.perf_counter() - started
+        if not (out / IMAGES_TABLE).exists():  # else these are the settings of a whole run
+            folder.write_text("config.yaml", config.to_yaml())
+        rows = zip(table["image"], table["message"], strict=True)
+        skipped = report_files([ImageRecord(i, name, error=why) for i, (name, why) in enumerate(rows)], log)
+        scores = table.loc[table["message"] == "", ["image", "score"]].reset_index(drop=True)
+        if inputs.truth:
+            scores["label"] = scores["image"].map(inputs.truth)
+        folder.write_text(SCORES, to_csv(scores))
+        metrics = evaluate_maps(items, table, truth, config, log)
+        if metrics is None:
+            (out / METRICS).unlink(missing_ok=True)
+        else:
+            folder.write_json(METRICS, {name: value for name, value in asdict(metrics).items() if value is not None})
+    return DetectionRun(out / MAPS, scores, metrics, skipped, seconds)
+
+
+def _check_names(inputs: Inputs) -> None:
+    """Maps are found by the names of the images, so these must be plain and must differ in more than their suffix."""
+    if are_mirrored(inputs.items):
+        return
+    name, count = Counter(stem_of(item.id) for item in inputs.items).most_common(1)[0]
+    if count > 1:
+        twice = [item.id for item in inputs.items if stem_of(item.id) == name]
+        raise DataError(f"{twice[0]} and {twice[1]} would have the same map, {name}.npy. Rename one of them.")
+    odd = next(item.id for item in inputs.items if not are_mirrored([item]))
+    raise DataError(
+        f"{odd}: expected images below the folder of the table, by short relative paths, because the maps are called as "
+        "the images. Give a folder, or such paths."
+    )

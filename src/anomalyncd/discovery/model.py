@@ -1,0 +1,258 @@
+"""A fitted model: all that is needed to class new images, in one file that holds numbers and JSON only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import __version__
+from ..assign.images import novel_probabilities
+from ..assign.unknown import UnknownScore, fit_unknown
+from ..binarize.base import Binarizer
+from ..binarize.prepare import binarizer_for
+from ..checksums import seal, unseal
+from ..config import Config, make_config
+from ..data.gather import Inputs
+from ..errors import DataError, RunError
+from ..learn.classifier import Classifier, Parts
+from ..learn.features import RegionEncoder, TokenNetwork
+from ..regions.extract import Extractor
+from ..regions.records import RegionRecord
+from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
+
+if TYPE_CHECKING:  # a model is read, and its exported form runs, without torch
+    from ..model.backbone import MaskGuidedViT
+
+Say = Callable[[str], None]  # called with one line before slow steps, such as a download
+FORMAT = 4  # of all that a run folder holds
+
+
+@dataclass
+class DiscoveryModel:
+    """What a run has learned.
+
+    config : the settings it was fitted with
+    classifier : None when there was no region to learn from
+    binarizer : fitted on the maps, None when masks were given
+    gate : regions with a lower score are false alarms
+    learns_normal : whether the classifier's first class is the normal one
+    alarm : where an image without a stable region is cut, see `Extractor`
+    names : label → name of the class
+    classes : (K,) int, labels in the order of the columns of all probabilities; empty until their number is known
+    unknown : how far regions lie from all that was fitted; None when there was no region
+    highest : label that any class ever had, so that no number is used for two kinds
+    """
+
+    config: Config
+    classifier: Classifier | None = None
+    binarizer: Binarizer | None = None
+    gate: float = 0.0
+    learns_normal: bool = False
+    alarm: float = 0.0
+    names: dict[int, str] = field(default_factory=dict)
+    classes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    unknown: UnknownScore | None = None
+    highest: int = 0
+
+    def __post_init__(self) -> None:
+        self._vit: MaskGuidedViT | None = None
+        if not len(self.classes) and self.config.n_classes != "auto":
+            self.set_count(self.config.n_classes)
+
+    def set_count(self, count: int) -> None:
+        """Number the classes: 0 … count − 1, or 1 … count where no image is normal."""
+        self.classes = np.arange(count) if self.config.has_normal else np.arange(1, count + 1)
+        self.names = {k: self.names.get(k, default_name(k)) for k in self.classes.tolist()}
+        self.highest = max(self.highest, *self.classes.tolist(), 0)
+
+    def check_maps(self, inputs: Inputs) -> None:
+        """Refuse maps whose values do not mean what those of the run meant."""
+        if all(item.map is None for item in inputs.items):
+            return
+        if self.binarizer is None:
+            raise DataError(
+                "this model was fitted on masks, so it has no fitted range for anomaly maps. Give masks (--masks), or fit "
+                "a model on maps."
+            )
+        if self.config.detect.name:
+            raise DataError(
+                f"the maps of this run were made by its own detector, {self.config.detect.name}, and the values of other "
+                "maps mean something else. Leave --maps out: the detector is stored with the run."
+            )
+
+    @property
+    def learned_classes(self) -> npt.NDArray[np.int64]:
+        """Labels of the classes that the classifier tells apart, in its order: all, or all but normal."""
+        return self.classes if self.learns_normal else self.classes[self.classes > 0]
+
+    @property
+    def n_region_classes(self) -> int:
+        """Classes that regions fall into."""
+        return len(self.learned_classes)
+
+    def region_probabilities(self, parts: Parts, regions: Sequence[RegionRecord]) -> npt.NDArray[np.float64]:
+        """(R, K) over `classes`; rows of NaN where nothing was learned."""
+        out = np.zeros((len(regions), len(self.classes)))
+        if not regions:
+            return out
+        if self.classifier is None:
+            return np.full_like(out, np.nan)
+        classifier = self.classifier
+        novel = novel_probabilities(classifier.cosines(parts), classifier.n_base, classifier.temperature)
+        out[:, len(self.classes) - self.n_region_classes :] = novel
+        if self.gate > 0:
+            false_alarm = np.array([region.score for region in regions]) < self.gate
+            out[false_alarm] = 0
+            out[false_alarm, 0] = 1
+        return out
+
+    def fit_unknown(
+        self, parts: Parts, regions: Sequence[RegionRecord], known: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Fit the unknown score to the run's own regions; returns (R,), how far each of them lies from the others.
+
+        known : (R,) bool, regions that have a class; the others are no references, or more like them would seem known
+        """
+        self.unknown = None
+        if self.classifier is None or not regions:
+            return np.zeros(len(regions))
+        known = np.ones(len(regions), bool) if known is None else known
+        images = np.array([region.index for region in regions])
+        features, scores = self.classifier.space.transform(parts), np.zeros(len(regions))
+        self.unknown, scores[known] = fit_unknown(features[known], images[known], self.config.unknown.false_rate)
+        scores[~known] = self.unknown(features[~known])
+        return scores
+
+    def recognize(
+        self, parts: Parts, regions: Sequence[RegionRecord]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """As `region_probabilities`, with rows of NaN for regions of an unknown kind, and the unknown score (R,) of each."""
+        probabilities, scores = self.region_probabilities(parts, regions), np.zeros(len(regions))
+        if self.unknown is not None and self.classifier is not None and regions:
+            alarms = np.array([region.score for region in regions]) >= self.gate
+            scores = np.where(alarms, self.unknown(self.classifier.space.transform(parts)), 0.0)
+            probabilities[scores > 0.5] = np.nan
+        return probabilities, scores
+
+    def vit(self, say: Say | None = None) -> MaskGuidedViT:
+        """The backbone on its device, with the trained last block; loaded once."""
+        if self._vit is None:
+            self._vit = make_vit(self.config, say)
+            if self.classifier is not None:
+                from ..learn.fit import install
+
+                install(self.classifier, self._vit)
+        return self._vit
+
+    def extractor(self, say: Say | None = None, network: TokenNetwork | None = None) -> Extractor:
+        """For new images: the same range, crops and features as when it was fitted; network : instead of the backbone."""
+        encoder = make_encoder(network or self.vit(say), self.config)
+        return Extractor(self.config, self.binarizer, encoder, self.alarm)
+
+    def pack(self) -> bytes:
+        """The file's content."""
+        tensors: dict[str, Any] = (
+            self.classifier.tensors() if self.classifier else {"weight": np.zeros((0, 1), np.float32)}
+        )
+        if self.unknown is not None:
+            tensors["reference"] = self.unknown.reference.astype(np.float16)
+        meta = {
+            "format": FORMAT,
+            "version": __version__,
+            "config": self.config.model_dump(mode="json"),
+            "classifier": self.classifier.settings() if self.classifier else None,
+            "binarizer": self.binarizer.get_state() if self.binarizer else None,
+            "gate": self.gate,
+            "learns_normal": self.learns_normal,
+            "alarm": self.alarm,
+            "names": {str(k): name for k, name in self.names.items()},
+            "classes": self.classes.tolist(),
+            "highest": self.highest,
+            "unknown_limit": self.unknown.limit if self.unknown and np.isfinite(self.unknown.limit) else None,
+        }
+        return seal(tensors, {"anomalyncd": json.dumps(meta)})
+
+    @classmethod
+    def read(cls, folder: Path, *, device: str = "auto", names: bool = True) -> DiscoveryModel:
+        """The model of a run folder, with the names that people gave to its classes unless `names` is False."""
+        path = folder / MODEL_FILE
+        RunFolder(folder).recover()
+        if not path.is_file():
+            raise RunError(
+                f"{folder}: expected a finished run with {MODEL_FILE}, none found. Make or finish one with "
+                "`anomalyncd discover`."
+            )
+        try:
+            tensors, notes = unseal(path)
+            meta = json.loads(notes["anomalyncd"])
+            if meta["format"] != FORMAT:
+                raise RunError(f"{path}: written by anomalyncd {meta['version']}, which this version cannot read.")
+            config = make_config({**meta["config"], "device": device})
+            classifier = Classifier.restore(tensors, meta["classifier"]) if meta["classifier"] else None
+            binarizer = restore_binarizer(config, meta["binarizer"]) if meta["binarizer"] else None
+            own_names = {int(k): name for k, name in meta["names"].items()}
+            classes, reference = np.array(meta["classes"], np.int64), tensors.pop("reference", None)
+            limit = np.inf if meta["unknown_limit"] is None else float(meta["unknown_limit"])
+            unknown = None if reference is None else UnknownScore(reference.astype(np.float32), limit)
+            model = cls(
+                config, classifier, binarizer, meta["gate"], meta["learns_normal"], meta["alarm"], own_names, classes,
+                unknown,
+                meta["highest"],
+            )  # fmt: skip
+        except RunError:
+            raise
+        except Exception as error:  # damage shows in many ways, and all mean the same to the user
+            raise RunError(
+                f"{path}: damaged, or not a model of anomalyncd ({error}). Call the `discover` that made it again."
+            ) from error
+        if names:
+            model.names |= {k: name for k, name in read_names(folder).items() if k in model.names}
+        return model
+
+
+def default_name(label: int) -> str:
+    """What a class is called until a person names it."""
+    return "normal" if label == 0 else f"class {label}"
+
+
+def read_names(folder: Path) -> dict[int, str]:
+    """Label → name that people gave to a class, from classes.json; empty where there is no such file."""
+    path = folder / CLASS_NAMES
+    if not path.exists():
+        return {}
+    try:
+        return {int(label): str(name) for label, name in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise RunError(f'{path}: expected names of classes as {{"1": "dent"}} ({error}).') from error
+
+
+def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
+    """The configured backbone on its device."""
+    from ..model.backbone import MaskGuidedViT, load_vit
+    from ..model.device import choose_device
+
+    settings = config.model
+    vit = MaskGuidedViT(
+        load_vit(settings.backbone, file=settings.weights, progress=say), guidance=settings.guidance,
+        guided_blocks=settings.guided_blocks, mask_threshold=settings.mask_threshold, keep_thin=settings.keep_thin,
+        precision=config.precision,
+    )  # fmt: skip
+    return vit.to(choose_device(config.device)).eval()
+
+
+def make_encoder(network: TokenNetwork, config: Config) -> RegionEncoder:
+    """Features as configured."""
+    return RegionEncoder(network, config.features, input_size=config.model.input_size, batch_size=config.batch_size)
+
+
+def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
+    """The configured binariser with a range fitted earlier."""
+    binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
+    binarizer.low_, binarizer.high_ = float(state["low"]), float(state["high"])
+    return binarizer

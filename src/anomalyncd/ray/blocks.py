@@ -1,0 +1,237 @@
+"""Predictions of very many images in parts: a part is whole or not there, so a job that was killed does what is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from .. import __version__
+from ..checksums import sha256, stable_hash
+from ..data.gather import Inputs
+from ..data.maps import StackRow
+from ..errors import SettingsError
+from ..regions.extract import is_readable
+from ..regions.records import ImageRecord, Item
+from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
+from ..run.store import SHARD, fingerprint
+
+KINDS = ("regions", "images")  # tables of a part, in the order in which they are written: the last one seals it
+LARGEST = 16 * SHARD  # images of a block; whole shards, so that the network sees the same batches as in one process
+ROWS = 65536  # at least so many are put into the final table at once
+SEAL = b"anomalyncd"
+BLANK = b"sha256 of the file with this in its place".ljust(64, b".")
+_TEXT = frozenset({"image", "class_name", "classes", "true_label"})
+_FRACTIONS = frozenset({"area", "score", "probability", "unknown"})
+
+
+@dataclass(frozen=True)
+class Block:
+    """Images that are next to each other in the list.
+
+    start : place of the first one
+    truth : class by folder or table of each, or None where no image of the whole list has one
+    """
+
+    start: int
+    items: list[Item]
+    truth: list[str | None] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.start:09d}-{self.start + len(self.items) - 1:09d}"
+
+    def to_json(self) -> str:
+        rows = [[item.id, *map(_place, (item.image, item.map, item.mask))] for item in self.items]
+        return json.dumps({"start": self.start, "items": rows, "truth": self.truth})
+
+    @classmethod
+    def from_json(cls, text: str) -> Block:
+        stored = json.loads(text)
+        items = [Item(name, *map(_source, places)) for name, *places in stored["items"]]
+        return cls(stored["start"], items, stored["truth"])
+
+    def key(self, job: str) -> str:
+        """What the part is made from: the job, and names, sizes and times of the files."""
+        here = [
+            replace(item, image=_absolute(item.image), map=_absolute(item.map), mask=_absolute(item.mask))
+            for item in self.items
+        ]
+        return stable_hash(job, self.truth, fingerprint(here))
+
+
+def split(inputs: Inputs) -> list[Block]:
+    """Blocks of 16 to 256 images, of many images larger ones; their size depends on nothing else, or no part would be found.
+
+    Examples
+    --------
+    >>> items = [Item(f"{k}.png", Path(f"{k}.png")) for k in range(40)]
+    >>> [block.name for block in split(Inputs(items))]
+    ['000000000-000000015', '000000016-000000031', '000000032-000000039']
+    """
+    size = min(LARGEST, SHARD * (1 + len(inputs) // (64 * SHARD)))
+    blocks = []
+    for start in range(0, len(inputs), size):
+        items = inputs.items[start : start + size]
+        blocks.append(Block(start, items, [inputs.truth.get(item.id) for item in items] if inputs.truth else None))
+    return blocks
+
+
+def job_key(run: Path, *settings: Any) -> str:
+    """What all parts of a job share: the run's model, names and detector, and how it is used."""
+    files = [run / MODEL_FILE, run / CLASS_NAMES, *sorted((run / "detector").rglob("*"))]
+    found = [(file.relative_to(run).as_posix(), sha256(file)) for file in files if file.is_file()]
+    return stable_hash(__version__, found, settings)
+
+
+def pack(key: str, images: pd.DataFrame, regions: pd.DataFrame, odd: Sequence[ImageRecord]) -> dict[str, bytes]:
+    """The files of a part.
+
+    odd : records of images with an error or a note, where `index` is the place in the block
+    """
+    second = _to_parquet(regions, {})
+    seal = {
+        "key": key, "odd": [asdict(record) for record in odd], "fine": len(images) > 0,
+        "regions": hashlib.sha256(second).hexdigest(), "images": BLANK.decode(),
+    }  # fmt: skip
+    first = _to_parquet(images, {SEAL: json.dumps(seal).encode()})
+    return {"images": first.replace(BLANK, hashlib.sha256(first).hexdigest().encode()), "regions": second}
+
+
+class Parts:
+    """A folder of parts: images/ and regions/, each a Parquet data set in the order of the list.
+
+    Parameters
+    ----------
+    folder : locked by the caller
+    blocks : all of them
+    job : see `job_key`
+    """
+
+    def __init__(self, folder: RunFolder, blocks: Sequence[Block], job: str) -> None:
+        self.folder, self.blocks, self.job = folder, blocks, job
+
+    def sweep(self) -> None:
+        """Remove what belongs to another list of images."""
+        wanted = {f"{block.name}.parquet" for block in self.blocks}
+        for kind in KINDS:
+            for path in (self.folder.path / kind).glob("*"):
+                if path.name not in wanted:
+                    path.unlink()
+
+    def missing(self) -> list[Block]:
+        """Blocks without a whole part, or whose run or files have changed, or with a file that can be read by now."""
+        return [block for block in self.blocks if not self._is_done(block)]
+
+    def write(self, block: Block, files: dict[str, bytes]) -> None:
+        """Store a part."""
+        for kind in KINDS:
+            self.folder.write(f"{kind}/{block.name}.parquet", files[kind])
+
+    def odd(self) -> Iterator[ImageRecord]:
+        """Records of images with an error or a note; and one of a fine image where there is any."""
+        fine = False
+        for block in self.blocks:
+            seal = self._seal(block) or {}
+            for record in self._odd(block, seal):
+                yield replace(record, index=block.start + record.index)
+            if seal.get("fine") and not fine:
+                fine = True
+                yield ImageRecord(-1, "")
+
+    def rows(self, kind: str, columns: list[str] | None = None) -> Iterator[pd.DataFrame]:
+        """A table, or some columns of it, in order, many rows at a time."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        waiting: list[pa.Table] = []
+        for block in self.blocks:
+            waiting.append(parquet.ParquetFile(self._path(kind, block)).read(columns))
+            if sum(map(len, waiting)) >= ROWS or block is self.blocks[-1]:
+                yield pa.concat_tables(waiting).to_pandas()
+                waiting = []
+
+    def _is_done(self, block: Block) -> bool:
+        seal = self._seal(block)
+        if seal is None or seal.get("key") != block.key(self.job) or not self._is_whole(block, seal):
+            return False
+        return not any(record.error and is_readable(block.items[record.index]) for record in self._odd(block, seal))
+
+    def _is_whole(self, block: Block, seal: dict[str, Any]) -> bool:
+        """Whether both files are, byte by byte, what was written."""
+        digest = str(seal.get("images"))
+        try:
+            content = self._path("images", block).read_bytes().replace(digest.encode(), BLANK)
+            found = [hashlib.sha256(content).hexdigest(), sha256(self._path("regions", block))]
+        except OSError:
+            return False
+        return found == [digest, seal.get("regions")]
+
+    def _seal(self, block: Block) -> dict[str, Any] | None:
+        """What the part was made from; None where it is missing or cannot be opened."""
+        from pyarrow import ArrowException, parquet
+
+        try:
+            parquet.read_metadata(self._path("regions", block))
+            stored = parquet.read_metadata(self._path("images", block)).metadata
+            seal: dict[str, Any] = json.loads(stored[SEAL])
+            return seal
+        except (OSError, ValueError, KeyError, TypeError, ArrowException):
+            return None
+
+    def _odd(self, block: Block, seal: dict[str, Any]) -> list[ImageRecord]:
+        """Records whose messages name files as the user did, not as the worker had to."""
+        records = [ImageRecord(**row) for row in seal.get("odd", ())]
+        for record in records:
+            item = block.items[record.index]
+            for source in (item.image, item.map, item.mask):
+                record.error = record.error.replace(str(_absolute(source)), str(source))
+        return records
+
+    def _path(self, kind: str, block: Block) -> Path:
+        return self.folder.path / kind / f"{block.name}.parquet"
+
+
+def _to_parquet(table: pd.DataFrame, metadata: dict[bytes, bytes]) -> bytes:
+    """With types that do not depend on the rows: a part without regions must fit those with some."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema([(name, _type(name)) for name in table.columns])
+    arrow = pa.Table.from_pandas(table, schema=schema, preserve_index=False)
+    buffer = BytesIO()
+    parquet.write_table(arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **metadata}), buffer)
+    return buffer.getvalue()
+
+
+def _type(column: str) -> str:
+    if column in _TEXT:
+        return "large_string"
+    return "float64" if column in _FRACTIONS or column.startswith("p_") else "int64"
+
+
+def _absolute(source: Any) -> Any:
+    if isinstance(source, StackRow):
+        return replace(source, path=source.path.absolute())
+    return source.absolute() if isinstance(source, Path) else source
+
+
+def _place(source: Any) -> Any:
+    here = _absolute(source)
+    if here is None or isinstance(here, Path):
+        return None if here is None else str(here)
+    if isinstance(here, StackRow):
+        return [str(here.path), here.index]
+    raise SettingsError("images of several processes must be files, not arrays.")
+
+
+def _source(place: Any) -> Any:
+    if place is None:
+        return None
+    return Path(place) if isinstance(place, str) else StackRow(Path(place[0]), place[1])

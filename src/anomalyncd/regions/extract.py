@@ -1,0 +1,226 @@
+"""From files to regions and their features, a few images at a time: the same path for fitting and for new images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from ..binarize.base import Binarizer
+from ..binarize.prepare import FloatMap, binarize_map, note_on_map, prepare_map
+from ..config import Config
+from ..data.images import read_image
+from ..data.maps import read_mask
+from ..errors import BadFileError
+from ..learn.features import CropBatch, RegionEncoder
+from .find import CropRule, Region, cut, cut_map, find_regions, whole_region
+from .prefetch import ahead
+from .records import ImageRecord, Item, RegionRecord
+
+FLAT = np.ones((1, 1), np.float32)
+
+
+@dataclass
+class Extracted:
+    """Some images' regions.
+
+    parts : part name → (R, V, C) float16, as `RegionEncoder.encode` gives
+    masks : index of an image → its binary mask at map resolution
+    """
+
+    images: list[ImageRecord] = field(default_factory=list)
+    regions: list[RegionRecord] = field(default_factory=list)
+    batch: CropBatch | None = None
+    parts: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
+    masks: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
+
+
+@dataclass
+class Prepared:
+    """One image before the network has seen it: its record, mask and regions, and pictures for `CropBatch`."""
+
+    record: ImageRecord
+    mask: npt.NDArray[np.bool_] | None = None
+    regions: list[RegionRecord] = field(default_factory=list)
+    crops: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    crop_masks: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+    crop_maps: list[FloatMap] = field(default_factory=list)
+    contexts: list[npt.NDArray[np.uint8]] = field(default_factory=list)  # at most one
+    context_masks: list[FloatMap] = field(default_factory=list)
+    context_maps: list[FloatMap] = field(default_factory=list)
+
+
+class Extractor:
+    """Images → regions → crops → features.
+
+    Parameters
+    ----------
+    config : binarise, crop and has_normal settings are used
+    binarizer : fitted, or None when the items have masks
+    encoder : computes features of the crops
+    alarm : score (0 … 1) of a map from which on its image has a defect; where no region is stable it is cut out at this
+        score. 0 = an image without a stable region has none
+    """
+
+    def __init__(self, config: Config, binarizer: Binarizer | None, encoder: RegionEncoder, alarm: float = 0.0) -> None:
+        crop = config.crop
+        self.config, self.binarizer, self.encoder, self.alarm = config, binarizer, encoder, alarm
+        self.rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
+
+    def __call__(self, items: Sequence[Item], first_index: int = 0) -> Extracted:
+        """Work on a few images at once; a file that cannot be read is noted, not raised."""
+        return self.encode(list(ahead(self.prepare, enumerate(items, start=first_index))))
+
+    def prepare(self, numbered: tuple[int, Item]) -> Prepared:
+        """All that comes before the network, of one image with its place in the list; threads may call it."""
+        index, item = numbered
+        out = Prepared(ImageRecord(index, item.id))
+        record, size = out.record, self.config.model.input_size
+        try:
+            image = read_image(item.image)
+            record.height, record.width = image.shape[:2]
+            regions, components, out.mask, scores = self._regions(item, record)
+        except BadFileError as error:
+            record.error = str(error)
+            return out
+        record.n_regions = len(regions)
+        empty = self.config.has_normal and (
+            out.mask is None or not out.mask.any()
+        )  # learned although nothing was found
+        for number, region in enumerate(regions):
+            crop, crop_mask = cut(image, components, region, self.config.crop.size)
+            context_mask = _shrink_region(components, region, image.shape[:2], size)
+            if empty:
+                crop_mask, context_mask = np.zeros_like(crop_mask), np.zeros_like(context_mask)
+            out.crops.append(crop)
+            out.crop_masks.append(crop_mask)
+            out.context_masks.append(context_mask)
+            if self.config.features.focus:
+                out.crop_maps.append(cut_map(scores, image.shape[:2], region.square, self.config.crop.size))
+            digest = hashlib.blake2b(crop.tobytes() + crop_mask.tobytes(), digest_size=16).hexdigest()
+            out.regions.append(
+                RegionRecord(index, item.id, number, region.box, region.square, region.area, region.score, digest)
+            )
+        if regions:
+            out.contexts.append(shrink(image, size))
+            if self.config.features.focus:
+                out.context_maps.append(_shrink_mask(scores, size))
+        return out
+
+    def encode(self, prepared: Sequence[Prepared]) -> Extracted:
+        """Features of a few prepared images."""
+        out = Extracted([one.record for one in prepared], [region for one in prepared for region in one.regions])
+        out.masks = {one.record.index: one.mask for one in prepared if one.mask is not None}
+        if out.regions:
+            crop_maps, context_maps = (
+                np.stack(maps) if (maps := [m for one in prepared for m in getattr(one, name)]) else None
+                for name in ("crop_maps", "context_maps")
+            )
+            shown = [one for one in prepared if one.regions]
+            out.batch = CropBatch(
+                np.stack([crop for one in shown for crop in one.crops]),
+                np.stack([mask for one in shown for mask in one.crop_masks]),
+                np.stack([context for one in shown for context in one.contexts]),
+                np.stack([mask for one in shown for mask in one.context_masks]),
+                np.repeat(np.arange(len(shown)), [len(one.regions) for one in shown]),
+                crop_maps, context_maps,
+            )  # fmt: skip
+            out.parts = self.encoder.encode(out.batch)
+        return out
+
+    def _regions(
+        self, item: Item, record: ImageRecord
+    ) -> tuple[list[Region], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None, FloatMap]:
+        """Regions, components, mask (or None), and the map on the fitted range, which is flat where there is none."""
+        size = (record.height, record.width)
+        mask: npt.NDArray[np.bool_] | None = None
+        scores: FloatMap | None = None
+        if item.mask is not None:
+            mask = read_mask(item.mask)
+        elif item.map is not None and self.binarizer is not None:
+            values = prepare_map(item.map, self.config.binarize.min_map_size)
+            record.note = note_on_map(values)
+            result, scores = binarize_map(self.binarizer, values)
+            mask, record.threshold, record.score = result.mask, result.threshold, float(scores.max())
+            if not mask.any() and 0 < self.alarm <= record.score:
+                mask = solid(scores >= self.alarm, self.config.binarize.erosion)
+                low, high = self.binarizer.low_, self.binarizer.high_
+                record.threshold = low + self.alarm * (high - low)
+        if mask is None or not mask.any():
+            if self.config.has_normal and scores is None:
+                record.score, scores = 0.0, np.zeros((1, 1), np.float32)
+            if self.config.has_normal and self.config.crop.no_region != "learned":
+                return [], np.zeros((1, 1), np.int32), mask, FLAT
+            regions, components = whole_region(size, scores)
+            return regions, components, mask, FLAT if scores is None else scores
+        regions, components = find_regions(mask, size, rule=self.rule, scores=scores)
+        return regions[: self.config.crop.max_regions], components, mask, FLAT if scores is None else scores
+
+
+def solid(mask: npt.NDArray[np.bool_], erosion: int) -> npt.NDArray[np.bool_]:
+    """The components of a mask that MEBin would count: those that an erosion by a square of that side does not remove.
+
+    Examples
+    --------
+    >>> mask = np.zeros((20, 20), bool)
+    >>> mask[2:10, 2:10] = mask[15, 15] = True
+    >>> int(solid(mask, 6).sum())
+    64
+    """
+    if not erosion:
+        return mask
+    left = cv2.erode(mask.astype(np.uint8), np.ones((erosion, erosion), np.uint8))
+    _, components = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
+    return np.isin(components, np.unique(components[left > 0]))
+
+
+def is_readable(item: Item) -> bool:
+    """Whether all files of an image can be read by now."""
+    try:
+        read_image(item.image)
+        if item.map is not None:
+            prepare_map(item.map, 0)
+        if item.mask is not None:
+            read_mask(item.mask)
+    except BadFileError:
+        return False
+    return True
+
+
+def shrink(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
+    """The whole image as the network sees it: (size, size, 3)."""
+    method = cv2.INTER_AREA if max(image.shape[:2]) > size else cv2.INTER_CUBIC
+    return cv2.resize(image, (size, size), interpolation=method).astype(np.uint8, copy=False)
+
+
+def _shrink_region(
+    components: npt.NDArray[np.int32], region: Region, image_size: tuple[int, ...], size: int
+) -> FloatMap:
+    """`_shrink_mask` of a region alone; only where the region is, as the map may be large and its regions many."""
+    (x, y, box_width, box_height), (height, width) = region.box, image_size
+    rows, columns = components.shape
+    y0, y1 = y * rows // height, -(-(y + box_height) * rows // height)
+    x0, x1 = x * columns // width, -(-(x + box_width) * columns // width)
+    if min(rows, columns) < size or 16 * (y1 - y0) * (x1 - x0) > rows * columns:
+        return _shrink_mask(np.isin(components, region.labels), size)
+    own = np.isin(components[y0:y1, x0:x1], region.labels)
+    share: FloatMap = (_shares(y0, y1, rows, size) @ own @ _shares(x0, x1, columns, size).T).astype(np.float32)
+    return share
+
+
+def _shares(start: int, stop: int, length: int, size: int) -> npt.NDArray[np.float64]:
+    """Share of pixels start … stop of `length` in each of the `size` that they are shrunk to: (size, stop - start)."""
+    step, pixels = length / size, np.arange(start, stop)
+    edges = np.arange(size + 1)[:, None] * step
+    overlap = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)
+    return np.where(overlap > 1e-3, overlap, 0) / step  # OpenCV leaves out less than this
+
+
+def _shrink_mask(mask: npt.NDArray[np.bool_] | FloatMap, size: int) -> FloatMap:
+    """Share of each pixel that the region covers, so that a small region does not vanish; or the mean of a map."""
+    method = cv2.INTER_AREA if max(mask.shape) > size else cv2.INTER_LINEAR
+    return cv2.resize(mask.astype(np.float32), (size, size), interpolation=method).astype(np.float32, copy=False)

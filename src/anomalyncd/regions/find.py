@@ -1,0 +1,277 @@
+"""Image + mask → regions: tight boxes, crop squares, areas and scores; and the crops themselves.
+
+A mask (and a score map) may be smaller or larger than its image and of another aspect: they cover the
+same field of view. Regions are found at mask resolution and only their boxes are scaled to image pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError, SettingsError
+from .boxes import Boxes, merge_boxes
+
+Labels = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class CropRule:
+    """How a crop square is laid around a region.
+
+    Attributes:
+        padding: the square's side exceeds the longer side of the region's box by this share.
+        min_size: least half-side of the square, as a share of the longer image side.
+        merge_distance: boxes nearer than this share of the longer image side are one region, 0 = never.
+        whole_image: take the whole image as the crop of every region.
+    """
+
+    padding: float = 0.1
+    min_size: float = 0.1
+    merge_distance: float = 0.01
+    whole_image: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("padding", "min_size", "merge_distance"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise SettingsError(f"{name} must be 0 or more, but got {getattr(self, name)!r}.")
+
+
+@dataclass(frozen=True)
+class Region:
+    """One anomalous region of an image.
+
+    Attributes:
+        box: (x, y, width, height), the tight box in image pixels.
+        square: (x, y, side), the crop in image pixels; hangs over the image only where the image is smaller.
+        area: area of the mask in image pixels.
+        score: maximum of the score map inside the square, 1 where there is no score map.
+        labels: the labels of the mask's components that make up the region, ascending.
+    """
+
+    box: tuple[int, int, int, int]
+    square: tuple[int, int, int]
+    area: float
+    score: float
+    labels: tuple[int, ...]
+
+
+def find_regions(
+    mask: npt.NDArray[np.bool_],
+    image_size: tuple[int, int],
+    *,
+    rule: CropRule | None = None,
+    scores: npt.NDArray[np.float32] | None = None,
+) -> tuple[list[Region], Labels]:
+    """Group the components of a mask into regions.
+
+    Args:
+        mask: (h, w) bool.
+        image_size: (H, W) of the image.
+        rule: how crops are laid, `CropRule()` by default.
+        scores: (h2, w2) float in 0 … 1, for the regions' scores.
+
+    Returns:
+        The regions, largest area first and equal ones from top to bottom, left to right; and the components,
+        (h, w) int32 with 0 for the background, to which `Region.labels` refer.
+
+    Examples:
+        >>> mask = np.zeros((50, 50), dtype=bool)
+        >>> mask[20:25, 30:40] = True
+        >>> regions, components = find_regions(mask, (100, 100))
+        >>> regions
+        [Region(box=(60, 40, 20, 10), square=(59, 34, 22), area=200.0, score=1.0, labels=(1,))]
+    """
+    rule = rule or CropRule()
+    mask = np.asarray(mask)
+    if mask.ndim != 2 or mask.size == 0:
+        raise DataError(f"mask: expected a non-empty 2-D array (H, W), but got shape {mask.shape}.")
+    foreground = (mask != 0).astype(np.uint8)
+    n_labels, components, statistics, _ = cv2.connectedComponentsWithStats(foreground, connectivity=8)
+    if n_labels == 1:
+        return [], components
+    rows, columns = mask.shape
+    statistics = statistics[1:].astype(np.int64)
+    boxes = _to_image_pixels(statistics, (rows, columns), image_size)
+    group = merge_boxes(boxes, rule.merge_distance * max(image_size))
+
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    upper_left = np.minimum.reduceat(boxes[order, :2], starts)
+    lower_right = np.maximum.reduceat(boxes[order, 2:], starts)
+    n_pixels = np.add.reduceat(statistics[order, cv2.CC_STAT_AREA], starts)
+    labels = np.split(order + 1, starts[1:])
+    pixel_area = (image_size[0] / rows) * (image_size[1] / columns)
+    regions = []
+    for i in np.lexsort((upper_left[:, 0], upper_left[:, 1], -n_pixels)):
+        (x, y), (width, height) = upper_left[i].tolist(), (lower_right[i] - upper_left[i]).tolist()
+        box = (x, y, width, height)
+        square = crop_square(box, image_size, rule)
+        score = 1.0 if scores is None else _largest_score(scores, square, image_size)
+        regions.append(Region(box, square, int(n_pixels[i]) * pixel_area, score, tuple(labels[i].tolist())))
+    return regions, components
+
+
+def whole_region(
+    image_size: tuple[int, int], scores: npt.NDArray[np.float32] | None = None
+) -> tuple[list[Region], Labels]:
+    """The whole image as one region, as `find_regions` returns it for a full mask; components are (1, 1).
+
+    Examples:
+        >>> regions, components = whole_region((60, 100))
+        >>> regions[0].box, regions[0].square, components.tolist()
+        ((0, 0, 100, 60), (0, -20, 100), [[1]])
+    """
+    return find_regions(np.ones((1, 1), dtype=bool), image_size, rule=CropRule(whole_image=True), scores=scores)
+
+
+def cut(
+    image: npt.NDArray[np.uint8], components: Labels, region: Region, size: int = 256
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Cut a region out of its image, resized, with the mask of this region alone in the same frame.
+
+    Where the square hangs over the image, the image's edge is repeated and the mask is False.
+
+    Args:
+        image: (H, W, 3) uint8.
+        components: (h, w) int32 from `find_regions`.
+        size: side of the crop in pixels.
+
+    Returns:
+        (size, size, 3) uint8 crop, and (size, size) bool mask with at least one pixel.
+
+    Examples:
+        >>> mask = np.zeros((10, 10), dtype=bool)
+        >>> mask[4:6, 4:6] = True
+        >>> regions, components = find_regions(mask, (100, 100))
+        >>> crop, crop_mask = cut(np.zeros((100, 100, 3), np.uint8), components, regions[0], size=64)
+        >>> crop.shape, crop_mask.shape, bool(crop_mask[32, 32])
+        ((64, 64, 3), (64, 64), True)
+    """
+    height, width = image.shape[:2]
+    left, top, side = region.square
+    # The visible part of the square, in the image and in the crop.
+    x0, x1 = max(left, 0), min(left + side, width)
+    y0, y1 = max(top, 0), min(top + side, height)
+    u0, u1 = _place(x0 - left, x1 - left, side, size)
+    v0, v1 = _place(y0 - top, y1 - top, side, size)
+
+    # Pad after resizing: a long, narrow image never becomes a square of its longer side.
+    interpolation = cv2.INTER_AREA if size < side else cv2.INTER_LINEAR
+    visible = cv2.resize(image[y0:y1, x0:x1], (u1 - u0, v1 - v0), interpolation=interpolation)
+    crop = cv2.copyMakeBorder(visible, v0, size - v1, u0, size - u1, cv2.BORDER_REPLICATE)
+
+    rows, columns = components.shape
+    y_edges = np.linspace(y0, y1, v1 - v0 + 1) * (rows / height)
+    x_edges = np.linspace(x0, x1, u1 - u0 + 1) * (columns / width)
+    window = (
+        slice(int(y_edges[0]), min(int(np.ceil(y_edges[-1])), rows)),
+        slice(int(x_edges[0]), min(int(np.ceil(x_edges[-1])), columns)),
+    )
+    own = np.isin(components[window], region.labels)
+    coverage = _mean_between(own, y_edges - window[0].start)
+    coverage = _mean_between(coverage.T, x_edges - window[1].start).T
+    crop_mask = np.zeros((size, size), dtype=bool)
+    # Half covered pixels, or fewer where the region is too thin to cover half a pixel anywhere.
+    crop_mask[v0:v1, u0:u1] = coverage >= min(0.5, coverage.max() / 2)
+    return np.asarray(crop, dtype=np.uint8), crop_mask
+
+
+def cut_map(
+    scores: npt.NDArray[np.float32], image_size: tuple[int, int], square: tuple[int, int, int], size: int
+) -> npt.NDArray[np.float32]:
+    """The part of a map (h, w) that lies under a crop square of its image, as (size, size); its edge is repeated outside.
+
+    Examples:
+        >>> scores = np.float32([[0, 1], [0, 1]])
+        >>> cut_map(scores, (20, 20), (10, 0, 10), 2).tolist()
+        [[0.75, 1.0], [0.75, 1.0]]
+    """
+    (rows, columns), (height, width) = scores.shape, image_size
+    left, top, side = square
+    x_step, y_step = side / size * columns / width, side / size * rows / height
+    # Centres of pixels on centres of pixels.
+    to_map = np.array(
+        [
+            [x_step, 0, left * columns / width + x_step / 2 - 0.5],
+            [0, y_step, top * rows / height + y_step / 2 - 0.5],
+        ]
+    )
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    part = cv2.warpAffine(scores, to_map, (size, size), flags=flags, borderMode=cv2.BORDER_REPLICATE)
+    return part.astype(np.float32, copy=False)
+
+
+def crop_square(box: tuple[int, int, int, int], image_size: tuple[int, int], rule: CropRule) -> tuple[int, int, int]:
+    """The crop square (x, y, side) around a box (x, y, width, height), all in image pixels.
+
+    Half its side is max(½·(1 + padding)·longer box side, min_size·longer image side); the side never
+    exceeds the longer image side. The square is centred on the box and moved into the image; in a
+    direction in which the image is smaller than the square, it is centred on the image.
+
+    Examples:
+        >>> crop_square((0, 50, 30, 40), (100, 200), CropRule())
+        (0, 48, 44)
+    """
+    x, y, box_width, box_height = box
+    height, width = image_size
+    longer = max(height, width)
+    side = longer
+    if not rule.whole_image:
+        # Rounding keeps 1.1 · 10 from becoming 12.
+        wanted = max((1 + rule.padding) * max(box_width, box_height), 2 * rule.min_size * longer)
+        side = min(max(int(np.ceil(round(wanted, 6))), 1), longer)
+
+    def place(start: int, length: int, extent: int) -> int:
+        if side >= extent:
+            return (extent - side) // 2
+        return min(max((2 * start + length - side) // 2, 0), extent - side)
+
+    return place(x, box_width, width), place(y, box_height, height), side
+
+
+def _to_image_pixels(statistics: Boxes, mask_size: tuple[int, int], image_size: tuple[int, int]) -> Boxes:
+    """OpenCV's component statistics (N, 5) → boxes (N, 4) in image pixels that cover the components."""
+    (rows, columns), (height, width) = mask_size, image_size
+    x, y, box_width, box_height, _ = statistics.T
+    return np.stack(
+        [
+            x * width // columns,
+            y * height // rows,
+            -(-(x + box_width) * width // columns),
+            -(-(y + box_height) * height // rows),
+        ],
+        axis=1,
+    )
+
+
+def _largest_score(scores: npt.NDArray[np.float32], square: tuple[int, int, int], image_size: tuple[int, int]) -> float:
+    (rows, columns), (height, width) = scores.shape, image_size
+    left, top, side = square
+    x0, x1 = max(left, 0) * columns // width, -(-min(left + side, width) * columns // width)
+    y0, y1 = max(top, 0) * rows // height, -(-min(top + side, height) * rows // height)
+    return float(scores[y0:y1, x0:x1].max())
+
+
+def _place(start: int, stop: int, side: int, size: int) -> tuple[int, int]:
+    """Pixels start … stop of a square of `side` → whole pixels of the crop of `size`, at least one."""
+    first = min(round(start * size / side), size - 1)
+    return first, max(round(stop * size / side), first + 1)
+
+
+def _mean_between(
+    array: npt.NDArray[np.bool_] | npt.NDArray[np.float64], edges: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """(h, w) → (n, w): mean of the rows between consecutive (n + 1,) edges, which may cut through rows."""
+    n_rows, n_columns = array.shape
+    integral = np.zeros((n_rows + 1, n_columns))
+    np.cumsum(array, axis=0, out=integral[1:])
+    edges = np.clip(edges, 0, n_rows)
+    row = np.minimum(edges.astype(np.int64), n_rows - 1)
+    fraction = (edges - row)[:, None]
+    at_edges = integral[row] * (1 - fraction) + integral[row + 1] * fraction
+    mean: npt.NDArray[np.float64] = np.diff(at_edges, axis=0) / (edges[1] - edges[0])
+    return mean

@@ -1,0 +1,148 @@
+"""The log of corrections: one SQLite file in the run folder, only ever added to, one transaction an action."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ..errors import RunError
+from .state import Body, Row
+from .tables import Base, Key
+
+LOG_FILE = "review.sqlite"
+SCHEMA = 2  # kept in the file's user_version; 1 stored of a base nothing but its regions
+BUSY_SECONDS = 10
+TABLES = """
+CREATE TABLE actions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at TEXT NOT NULL,
+    key TEXT NOT NULL UNIQUE,      -- chosen by the client, so that what is sent twice is done once
+    request TEXT NOT NULL,         -- digest of what was sent under that key
+    kind TEXT NOT NULL,
+    body TEXT NOT NULL,            -- JSON, all that replay needs
+    base TEXT NOT NULL             -- digest of the run's table that the action was made on
+);
+CREATE TABLE bases (digest TEXT PRIMARY KEY, labels BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class MadeOn:
+    """The table that an action was made on: region → label, all classes (None in an old log), key of the learning."""
+
+    labels: dict[Key, int]
+    classes: frozenset[int] | None = None
+    learned: str = ""
+
+
+class ActionLog:
+    """Everything that people did to a run, in order. Safe to use from several threads if they take turns.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> log = ActionLog(Path(tempfile.mkdtemp()) / LOG_FILE)
+    >>> log.append("name", {"label": 1, "name": "dent"}, key="a")
+    Row(id=1, kind='name', body={'label': 1, 'name': 'dent'})
+    >>> [row.kind for row in log.rows()]
+    ['name']
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # A write-ahead log, put on disk before an action is answered: neither a crash nor a power cut takes it back.
+            self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._open()
+        except (sqlite3.Error, UnicodeError) as error:  # even its own words about damage may be damaged
+            self._close_quietly()
+            raise unreadable(path, error) from error
+        except RunError:
+            self._close_quietly()
+            raise
+
+    def _open(self) -> None:
+        database = self._database
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA:
+            raise RunError(f"{self.path}: written by a newer version of anomalyncd; this one knows schema {SCHEMA}.")
+        if (found := database.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
+            raise sqlite3.DatabaseError(found)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        if version == 0:
+            database.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+        elif version < SCHEMA:
+            database.execute(f"PRAGMA user_version = {SCHEMA}")  # its rows can be read as they are
+        database.execute("SELECT id, at, key, request, kind, body, base FROM actions LIMIT 1").fetchone()
+
+    def rows(self) -> list[Row]:
+        """All rows, the oldest first."""
+        with closing(self._database.execute("SELECT id, kind, body FROM actions ORDER BY id")) as found:
+            return [Row(number, kind, json.loads(body)) for number, kind, body in found]
+
+    def find(self, key: str) -> tuple[int, str] | None:
+        """Id and request of the row with this key."""
+        with closing(self._database.execute("SELECT id, request FROM actions WHERE key = ?", (key,))) as found:
+            row = found.fetchone()
+        return None if row is None else (int(row[0]), str(row[1]))
+
+    def append(self, kind: str, body: Body, *, key: str, request: str = "", base: Base | None = None) -> Row:
+        """Add a row; when this returns it is on disk."""
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        digest = base.digest if base else ""
+        database = self._database
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            if base is not None and not database.execute("SELECT 1 FROM bases WHERE digest = ?", (digest,)).fetchone():
+                database.execute("INSERT INTO bases VALUES (?, ?)", (digest, _pack(base)))
+            row = database.execute(
+                "INSERT INTO actions (at, key, request, kind, body, base) VALUES (?, ?, ?, ?, ?, ?)",
+                (now, key, request, kind, json.dumps(body), digest),
+            )
+            database.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                database.execute("ROLLBACK")
+            raise RunError(f"{self.path}: the action could not be stored ({error}). It was not done.") from error
+        return Row(int(row.lastrowid or 0), kind, body)
+
+    def made_on(self, action: int) -> MadeOn:
+        """The table that an action was made on; empty where it is not known."""
+        query = "SELECT labels FROM bases JOIN actions ON digest = base WHERE id = ?"
+        with closing(self._database.execute(query, (action,))) as found:
+            row = found.fetchone()
+        if row is None:
+            return MadeOn({})
+        content = json.loads(zlib.decompress(row[0]))
+        regions = content["regions"] if isinstance(content, dict) else content
+        labels = {(image, region): label for image, region, label in regions}
+        if isinstance(content, dict):
+            return MadeOn(labels, frozenset(content["classes"]), content["learned"])
+        return MadeOn(labels)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _close_quietly(self) -> None:
+        with suppress(sqlite3.Error, AttributeError):
+            self._database.close()
+
+
+def unreadable(path: Path, error: Exception) -> RunError:
+    """What to say of a log that is damaged."""
+    return RunError(
+        f"{path}: expected the log of a review, but it cannot be read ({error}). What was applied is in the run's tables: "
+        "move this file (with -wal and -shm) away to begin a new review."
+    )
+
+
+def _pack(base: Base) -> bytes:
+    rows = [[image, region, label] for (image, region), label in zip(base.keys, base.labels.tolist(), strict=True)]
+    content = {"learned": base.learned, "classes": sorted(base.names), "regions": rows}
+    return zlib.compress(json.dumps(content).encode())

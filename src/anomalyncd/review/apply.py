@@ -1,0 +1,140 @@
+"""Learning from the corrections, in the background, with its progress to be asked for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..discovery.relearn import Move, relearn
+from ..errors import AnomalyNCDError
+from ..progress import Advance, Silent
+from ..report.classes import draw_class_sheets, draw_classes
+from ..report.html import write_report
+from .requests import ApplyRequest
+from .session import Session
+from .state import ConflictError, Row
+from .tables import Base, Key
+
+Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], list[Move]]
+
+
+@dataclass
+class Job(Silent):
+    """An apply under way, and how far it is."""
+
+    state: str = "running"  # running, done, failed
+    stage: str = "Starting"
+    step: int = 0
+    total: int = 0
+    message: str = ""
+    notes: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:
+        self.stage, self.step, self.total = name, 0, total
+
+        def advance(steps: int = 1, note: str = "") -> None:
+            self.step += steps
+
+        yield advance
+
+    def say(self, text: str) -> None:
+        self.notes.append(text)
+
+    warn = say
+
+    def end(self, state: str, message: str = "") -> None:
+        self.ended, self.message, self.state = time.monotonic(), message, state
+
+    def shown(self) -> dict[str, Any]:
+        """For the page."""
+        seconds = (self.ended or time.monotonic()) - self.started
+        return {
+            "state": self.state, "stage": self.stage, "step": self.step, "total": self.total,
+            "message": self.message, "notes": self.notes[-5:], "seconds": round(seconds, 1),
+        }  # fmt: skip
+
+
+class Applier:
+    """Runs one apply at a time."""
+
+    def __init__(self, session: Session, learner: Relearn = relearn) -> None:
+        self.session = session
+        self.job: Job | None = None
+        self._relearn = learner
+        self._thread: threading.Thread | None = None
+
+    def start(self, request: ApplyRequest) -> Job:
+        """Begin; the same request again is answered with the same job."""
+        session = self.session
+        with session.lock:
+            if session.log.find(request.key) is not None:
+                return self.job or Job(state="done", stage="Done", ended=time.monotonic())
+            state = session.refresh()
+            if session.applying is not None:
+                raise ConflictError("The corrections are being applied already.")
+            if request.version != session.version:
+                raise ConflictError("Something was changed since: look at it before you apply.")
+            if not state.done:
+                raise ConflictError("There is no correction to apply.")
+            base = state.base
+            body = {
+                "labels": [[*base.keys[row], int(state.labels[row])] for row in state.changed().nonzero()[0]],
+                "fixed": [list(key) for key in state.fixed_keys],
+                "names": {str(k): name for k, name in state.names.items() if k >= 0 and base.names.get(k) != name},
+                "old": {str(k): name for k, name in base.names.items()},
+            }
+            row = session.append("applying", body, request.key, base)
+            self.job = Job()
+            self._thread = threading.Thread(target=self._work, args=(row, self.job), name="apply")
+            self._thread.start()
+            return self.job
+
+    def wait(self) -> None:
+        """Until nothing is under way."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self, row: Row, job: Job) -> None:
+        session, body = self.session, row.body
+        labels = {(image, region): label for image, region, label in body["labels"]}
+        fixed = {(image, region) for image, region in body["fixed"]}
+        names = {int(label): name for label, name in body["names"].items()}
+        try:
+            moves = self._relearn(session.run, labels, fixed, names, job)
+            with session.lock:
+                shown = [[move.image, move.region, move.before, move.after] for move in moves]
+                session.record_applied(row, shown, Base.read(session.run))
+        except Exception as error:  # whatever it is, the page must say it and the corrections must stay
+            self._give_up(job, f"The corrections were not applied: {_words(error)}")
+        else:
+            self._redraw(job)
+            job.end("done")
+
+    def _redraw(self, job: Job) -> None:
+        """Pictures and report with the new classes. They can be made again at any time, so they may fail."""
+        try:
+            draw_classes(self.session.run)
+            draw_class_sheets(self.session.run)
+            write_report(self.session.run, job)
+        except Exception as error:
+            job.warn(f"The report was not made anew: {_words(error)}")
+
+    def _give_up(self, job: Job, message: str) -> None:
+        try:
+            done = self.session.finish_apply(message)
+        except Exception as error:  # the next start will find out
+            job.end("failed", f"{message} {_words(error)}")
+        else:
+            job.end("done" if done else "failed", message)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, AnomalyNCDError | OSError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,227 @@
+"""A run against the truth, after the fact: classes against labels, and maps against labels and masks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import tee
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ..binarize.prepare import binarize_map, binarizer_for, fit_binarizer, prepare_map
+from ..config import Config
+from ..data.dataset import NORMAL_NAMES, Dataset, Sample, load_dataset
+from ..data.layouts import product_folder
+from ..data.lists import check_text
+from ..data.maps import read_map, read_mask
+from ..errors import BadFileError, DataError
+from ..metrics import Evaluation, PixelScores, box_rates, evaluate, image_auroc
+from ..progress import Advance, Silent
+from ..regions.records import Item
+from .tables import read_results
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class DetectionScores:
+    """How well maps find defects; None for what the truth at hand does not tell.
+
+    image_auroc : of image scores; pixel_auroc, aupro : of maps, the latter up to 30 % false positives
+    box_fpr, box_fnr : false and missed boxes of the binarised maps, at an IoU of 0.1
+    """
+
+    n_images: int
+    n_defective: int | None = None
+    image_auroc: float | None = None
+    pixel_auroc: float | None = None
+    aupro: float | None = None
+    box_fpr: float | None = None
+    box_fnr: float | None = None
+
+
+def evaluate_run(
+    run: Path, labels: Path | None = None, normal_names: Sequence[str] | None = None
+) -> tuple[Evaluation, int]:
+    """Scores of a run folder and the number of files that it had to skip.
+
+    Parameters
+    ----------
+    labels : CSV with the columns `image` and `label`; without it the folder names that the run noted
+    normal_names : what the normal class is called in those labels
+    """
+    images, manifest = read_results(run)
+    if labels is not None:
+        truth = images["image"].map(read_labels(labels))
+        if truth.isna().all():
+            raise DataError(f"{labels}: none of its images is in the run; ids look like {images['image'].iloc[0]!r}.")
+    elif "true_label" in images:
+        truth = images["true_label"]
+    else:
+        raise DataError(
+            f"{run}: its images lay in no class folders, so there is nothing to compare with. Give --labels TABLE."
+        )
+    known = truth.notna()
+    there = sorted(set(truth[known]))
+    if unknown := sorted(set(normal_names or ()) - set(there)):
+        raise DataError(f"--normal-label {unknown[0]}: no image has this label; there are {', '.join(there)}.")
+    names = tuple(normal_names) if normal_names else tuple(sorted(NORMAL_NAMES))
+    found = evaluate(truth[known].tolist(), images["label"][known].tolist(), normal_names=names)
+    return found, int((manifest["status"] == "skipped").sum())
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """Image id → label, from a CSV with the columns `image` and `label`; an empty label is none."""
+    expected = f"{path}: expected a CSV table with the columns image and label"
+    if not os.path.isfile(path):
+        raise DataError(f"{expected}, but {'this is a folder' if os.path.isdir(path) else 'there is no such file'}.")
+    check_text(path)
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{expected}, in UTF-8, but it cannot be read as one ({error}).") from error
+    table.columns = table.columns.str.strip().str.lower()
+    if not {"image", "label"} <= set(table.columns):
+        raise DataError(f"{path}: expected the columns image and label, but got {', '.join(table.columns)}.")
+    if twice := table["image"][table["image"].duplicated()].tolist():
+        raise DataError(f"{path}: expected one row an image, but {twice[0]} is there more than once.")
+    labelled = table[table["label"].str.strip() != ""]
+    return dict(zip(labelled["image"], labelled["label"].str.strip(), strict=True))
+
+
+def load_truth(images: Path, masks: Path | None, exclude: Collection[str], progress: Silent) -> Dataset:
+    """Labels and masks of the images: masks that are given, of a table, or of `ground_truth/` beside `test/`."""
+    if masks is not None:
+        return load_dataset(images, masks=masks, exclude=exclude, with_maps=False)
+    if (beside := _ground_truth(images)) is not None:
+        try:
+            return load_dataset(images, masks=beside, exclude=exclude, with_maps=False)
+        except DataError as error:  # nobody asked for it, so it does not stop anything
+            progress.warn(f"no ground truth is used: {error}")
+    return load_dataset(images, exclude=exclude, with_maps=False)
+
+
+def evaluate_maps(
+    items: Sequence[Item], scores: pd.DataFrame, truth: Dataset, config: Config, progress: Silent
+) -> DetectionScores | None:
+    """Maps and image scores against masks and labels, one image in memory at a time; None where there is no truth.
+
+    An image is normal by its label, where any label is a name of normal; else by its mask.
+
+    Parameters
+    ----------
+    items : with maps
+    scores : maps/scores.csv of the same items
+    truth : labels, and masks where there are any, of the same images
+    config : binarise and has_normal settings are used
+    """
+    by_id = {sample.id: sample for sample in truth}
+    named = any(_is_normal(sample) for sample in truth)
+    if not named and not truth.has_masks:
+        return None
+    read = scores[scores["message"] == ""]
+    names = read["image"].astype(str).tolist()
+    score_of = dict(zip(names, read["score"].astype(float).tolist(), strict=True))
+    defective = {s.id: not _is_normal(s) for s in truth if s.label is not None} if named else {}
+    compared = None
+    if truth.has_masks:
+        sizes = dict(zip(names, zip(read["height"].tolist(), read["width"].tolist(), strict=True), strict=True))
+        try:
+            compared = MaskComparison([item for item in items if item.id in score_of], by_id, sizes, config, progress)
+        except DataError as error:
+            progress.warn(str(error))  # the maps are there all the same
+    if compared is None and not named:
+        return None
+    if compared is not None:
+        if not named:
+            defective = compared.marked
+        unmarked = [name for name, found in compared.marked.items() if not found and defective.get(name)]
+        if unmarked:
+            progress.warn(
+                f"{unmarked[0]}: no mask, or an empty one, though its label is a defect"
+                + (f" (and so for {len(unmarked) - 1} more images)" if len(unmarked) > 1 else "")
+                + ": all its pixels count as normal."
+            )
+    scoreless = [name for name, score in score_of.items() if not np.isfinite(score)]
+    if scoreless:
+        others = f" (and so for {len(scoreless) - 1} more images)" if len(scoreless) > 1 else ""
+        progress.warn(f"{scoreless[0]}: no finite score, so it is left out of the metrics of images{others}.")
+    judged = [name for name, score in score_of.items() if name in defective and np.isfinite(score)]
+    return DetectionScores(
+        n_images=len(judged),
+        n_defective=sum(defective[name] for name in judged),
+        image_auroc=image_auroc([score_of[name] for name in judged], [defective[name] for name in judged]),
+        pixel_auroc=compared.pixels.pixel_auroc() if compared else None,
+        aupro=compared.pixels.aupro(max_fpr=0.3) if compared else None,
+        box_fpr=compared.boxes.fpr if compared else None,
+        box_fnr=compared.boxes.fnr if compared else None,
+    )
+
+
+class MaskComparison:
+    """Maps against true masks.
+
+    pixels : scores of all pixels; boxes : rates of the binarised maps; marked : id → whether its mask shows a defect
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        truth: dict[str, Sample],
+        sizes: dict[str, tuple[int, int]],
+        config: Config,
+        progress: Silent,
+    ) -> None:
+        self.truth, self.sizes, self.config, self.progress = truth, sizes, config, progress
+        self.marked: dict[str, bool] = {}
+        low, high = np.inf, -np.inf
+        whole = []
+        for item in items:
+            values = read_map(item.map)  # type: ignore[arg-type]
+            if np.isfinite(values).all():
+                whole.append(item)
+                low, high = min(low, float(values.min())), max(high, float(values.max()))
+            else:
+                progress.warn(f"{item.id}: its map holds NaN or infinity, so it is left out of the metrics of pixels.")
+        if not whole:
+            raise DataError("no map is without NaN or infinity, so maps cannot be compared with masks.")
+        self.binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
+        fit_binarizer(self.binarizer, whole, config.binarize.min_map_size)
+        self.pixels = PixelScores(low, high if high > low else low + 1)
+        with progress.task("Metrics", len(whole)) as advance:
+            first, second = tee(self._pairs(whole, advance))
+            self.boxes = box_rates((found for found, _ in first), (true for _, true in second), iou=0.1)
+
+    def _pairs(self, items: Sequence[Item], advance: Advance) -> Iterator[tuple[Mask, Mask]]:
+        """Binarised map and true mask of each image; its pixels are counted on the way."""
+        for item in items:
+            advance()
+            assert item.map is not None
+            sample = self.truth[item.id]
+            try:
+                # Normal images count as many pixels as the others, however small their maps are.
+                true = np.zeros(self.sizes[item.id], bool) if sample.mask is None else read_mask(sample.mask)
+            except BadFileError as error:
+                self.progress.warn(f"skipped {error}")
+                continue
+            self.marked[item.id] = bool(true.any())
+            self.pixels.add(read_map(item.map), true)
+            result, _ = binarize_map(self.binarizer, prepare_map(item.map, self.config.binarize.min_map_size))
+            yield result.mask, true
+
+
+def _is_normal(sample: Sample) -> bool:
+    return sample.label is not None and sample.label.lower() in NORMAL_NAMES
+
+
+def _ground_truth(images: Path) -> Path | None:
+    """Masks beside the images, as MVTec AD has them."""
+    if not images.is_dir():
+        return None
+    root = product_folder(images.absolute(), "test")
+    beside = root.parent / "ground_truth"
+    return beside if root.name == "test" and beside.is_dir() else None

@@ -1,0 +1,185 @@
+"""Two and three processes train as one does: the same losses, gradients, weights and files."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from anomalyncd.errors import SettingsError
+from anomalyncd.learn.distributed import ALONE, Team
+from command import call
+from learn.parallel_scenes import FITS, N_REGIONS, everything
+from scenes import KINDS, write_scenes
+
+SIZES = (2, 3)
+TOLERANCE = 2e-5  # of a loss; seen: 4e-6
+PATIENCE = 300  # seconds, for a machine that is busy; a quiet one needs a tenth
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return everything(ALONE, tmp_path_factory.mktemp("alone"))
+
+
+@pytest.fixture(scope="module")
+def teams(tmp_path_factory):
+    """Size of a team → what each of its processes saw."""
+    folder = tmp_path_factory.mktemp("teams")
+    script = Path(__file__).with_name("parallel_scenes.py")
+    subprocess.run([sys.executable, script, folder, *map(str, SIZES)], check=True, timeout=PATIENCE)
+    assert not any((folder / str(size) / "bank.partial").exists() for size in SIZES)
+    return {
+        size: [json.loads((folder / str(size) / f"seen{rank}.json").read_text()) for rank in range(size)]
+        for size in SIZES
+    }
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", FITS)
+def test_several_processes_have_the_losses_of_one(alone, teams, size, name):
+    expected = alone[name]["history"]
+    for seen in teams[size]:
+        assert [[*row] for row in seen[name]["history"]] == [[*row] for row in expected]
+        for row, other in zip(seen[name]["history"], expected, strict=True):
+            assert row == pytest.approx(other, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", FITS)
+def test_several_processes_learn_the_weights_and_classes_of_one(alone, teams, size, name):
+    for seen in (seen[name] for seen in teams[size]):
+        np.testing.assert_allclose(seen["weight"], alone[name]["weight"], atol=2e-6)
+        assert seen["last_block"].keys() == alone[name]["last_block"].keys()
+        assert bool(seen["last_block"]) == name.startswith("paper")
+        for part, value in seen["last_block"].items():
+            np.testing.assert_allclose(value, alone[name]["last_block"][part], atol=2e-6)
+        assert seen["classes"] == alone[name]["classes"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_processes_of_a_team_have_the_very_same_weights(teams, size):
+    for name in FITS:
+        first, *others = [{**seen[name], "reads": 0} for seen in teams[size]]
+        assert all(other == first for other in others)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ["gradients", "few gradients"])
+def test_gradients_are_those_of_the_whole_batch(alone, teams, size, name):
+    for seen in teams[size]:
+        for gradient, expected in zip(seen[name], alone[name], strict=True):
+            assert np.abs(expected).max() > 0
+            np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_begin_with_the_network_of_the_leader(alone, teams, size):
+    for seen in teams[size]:
+        assert seen["weights"] == pytest.approx(alone["weights"], abs=1e-6)
+
+
+def test_a_process_computes_its_share_only(alone, teams):
+    assert alone["paper, bank"]["reads"] == N_REGIONS
+    assert [seen["paper, bank"]["reads"] for seen in teams[2]] == [6, 5]
+    assert [seen["paper, bank"]["reads"] for seen in teams[3]] == [4, 4, 3]
+    assert alone["paper, fresh"]["reads"] == 2 * 2 * 5  # two epochs of two batches of five
+    assert [seen["paper, fresh"]["reads"] for seen in teams[2]] == [2 * 2 * 3] * 2
+    assert [seen["paper, fresh"]["reads"] for seen in teams[3]] == [2 * 2 * 2] * 3
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("views", ["bank", "fresh"])
+def test_what_fails_in_one_process_fails_in_all_with_its_words(teams, size, views):
+    said = [seen[f"{views} error"] for seen in teams[size]]
+    own = [text for text in said if text == "DataError: crop 1 is damaged"]
+    assert len(own) == 1
+    told = f"RunError: process {said.index(own[0])} of {size}: crop 1 is damaged"
+    assert [text for text in said if text not in own] == [told] * (size - 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_leader_notices_that_another_process_died(teams, size):
+    assert teams[size][0]["loss"].startswith("LostProcessError: another process of this run has ended")
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (1, 4), (2, 3), (5, 3), (6, 3), (32, 5)])
+def test_shares_are_equal_and_begin_with_every_row_in_order(count, size):
+    shares = [Team(rank, size).share(count) for rank in range(size)]
+    assert len({len(share) for share in shares}) == 1
+    joined = np.concatenate(shares)
+    assert joined[:count].tolist() == list(range(count)) and joined.max() < count
+    assert len(joined) - count < size
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "mps", "meta"])
+def test_a_device_that_several_processes_cannot_share_is_refused(device):
+    ALONE.check(torch.device(device), banked=True)
+    with pytest.raises(SettingsError, match=f"device is {device}"):
+        Team(0, 2).check(torch.device(device), banked=False)
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(SettingsError, match="2 processes need 2 GPUs here, but there are 1"):
+        Team(0, 2).check(torch.device("cuda"), banked=False)
+
+
+def test_a_bank_is_refused_on_several_machines(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    Team(0, 2).check(torch.device("cpu"), banked=False)
+    with pytest.raises(SettingsError, match=r"learn\.views to fresh"):
+        Team(0, 2).check(torch.device("cpu"), banked=True)
+
+
+def torchrun(*arguments):
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "anomalyncd",
+    ]
+    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE)
+
+
+def test_discover_under_torchrun_ends_with_the_tables_of_one_process(tmp_path):
+    line = write_scenes(tmp_path / "line", KINDS, seed=0)
+    options = ["discover", line / "images", "--maps", line / "maps", "--classes", 4, "--backbone", "tiny"]
+    options += [
+        "--preset",
+        "paper",
+        "--set",
+        "learn.epochs=2",
+        "--set",
+        "learn.batch_size=7",
+        "--set",
+        "learn.bank_views=2",
+    ]
+    one, two = tmp_path / "one", tmp_path / "two"
+    plain = call(*options, "--out", one)
+    shared = torchrun(*options, "--out", two, "--quiet")
+    assert shared.returncode == 0, shared.stderr
+    assert shared.stdout.count("Next: anomalyncd") == plain.output.count("Next: anomalyncd") == 1
+    for name in ("images.csv", "regions.csv", "loss.csv"):
+        pd.testing.assert_frame_equal(
+            pd.read_csv(two / name), pd.read_csv(one / name), check_exact=False, atol=1e-5, rtol=0
+        )
+    for name in ("manifest.csv", "groups.csv", "classes.json"):
+        assert (two / name).read_bytes() == (one / name).read_bytes()
+    assert "learning in 2 processes" in (two / "run.log").read_text(encoding="utf-8")
+
+    # One crop is damaged, and one process alone meets it: one message, no result, nothing half-written.
+    lost = next(path for path in sorted((two / "crops").rglob("*.png")) if not path.stem.endswith("_mask"))
+    lost.write_bytes(b"")
+    failed = torchrun(*options, "--out", two, "--quiet", "--set", "learn.epochs=1")
+    assert failed.returncode != 0
+    assert failed.stderr.count("error: ") == 1 and f"{lost}: a crop of this run is missing" in failed.stderr
+    assert not (two / "images.csv").exists() and not [*two.rglob("*.partial")]

@@ -1,0 +1,170 @@
+"""Two workers of a real Ray on this machine against the local engine, exactly; and a worker that is killed at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from anomalyncd import AnomalyNCD
+from anomalyncd.data.gather import Inputs, load_inputs
+from anomalyncd.errors import RunError
+from anomalyncd.progress import Advance, Silent
+from anomalyncd.ray.blocks import Block
+from anomalyncd.ray.engine import ATTEMPTS, BlockWorker, _counter, predict_with_ray, ray_for
+from anomalyncd.run.tables import write_table
+from scenes import GOOD, KINDS, fit, write_scenes
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+BROKEN = 37  # the image that cannot be read
+
+
+class Steps(Silent):
+    """Notes each step and the warnings; calls `then` with the number of images that are done."""
+
+    def __init__(self, then: Callable[[int], None] = lambda done: None) -> None:
+        self.steps: list[int] = []
+        self.warnings: list[str] = []
+        self.then = then
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:
+        def advance(steps: int = 1, note: str = "") -> None:
+            self.steps.append(steps)
+            self.then(sum(self.steps))
+
+        yield advance
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and 70 new images in a list, one of them broken, some with a true label."""
+    work = tmp_path_factory.mktemp("ray")
+    fit(write_scenes(work / "old", KINDS, seed=0), work / "run", "maps")
+    new = write_scenes(work / "new", [(GOOD, 0, 1, 2)[k % 4] for k in range(70)], seed=1)
+    (new / "images" / f"{BROKEN:03d}.png").write_bytes(b"no picture")
+    names = [f"{k:03d}" for k in range(70)]
+    table = pd.DataFrame(
+        {
+            "image": [f"images/{name}.png" for name in names],
+            "map": [f"maps/{name}.npy" for name in names],
+            "label": [None if k < 16 else f"kind {k % 4}" for k in range(70)],
+        }
+    )
+    table.to_csv(new / "list.csv", index=False)
+    table.to_parquet(new / "list.parquet", index=False)
+    return work
+
+
+@pytest.fixture(scope="module")
+def local(work: Path) -> Path:
+    """The tables of the local engine."""
+    progress = Steps()
+    found = AnomalyNCD.load(work / "run", progress=progress).predict_inputs(load_inputs(work / "new" / "list.csv"))
+    write_table(found.images, work / "local.csv")
+    write_table(found.regions, work / "local_regions.csv")
+    (work / "local.txt").write_text("\n".join(progress.warnings))
+    return work / "local.csv"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    for patience in (2, 1, 0):  # Ray gives up a start that takes 30 s, as on a busy machine
+        try:
+            running = ray_for(2, None)
+            running.__enter__()
+            break
+        except RunError:
+            ray.shutdown()
+            if not patience:
+                raise
+    yield
+    running.__exit__(None, None, None)
+
+
+@pytest.fixture
+def inputs(work: Path) -> Inputs:
+    return load_inputs(work / "new" / "list.parquet")
+
+
+def regions_of(table: Path) -> Path:
+    return table.with_name(f"{table.stem}_regions{table.suffix}")
+
+
+def same(one: Path, other: Path) -> None:
+    assert one.read_bytes() == other.read_bytes()
+    assert regions_of(one).read_bytes() == regions_of(other).read_bytes()
+
+
+def test_no_cluster_at_the_address() -> None:
+    with pytest.raises(RunError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"), ray_for(1, "127.0.0.1:1"):
+        pass
+
+
+def test_two_workers_write_the_tables_of_the_local_engine_byte_by_byte(
+    cluster: None, work: Path, inputs: Inputs, local: Path
+) -> None:
+    progress = Steps()
+    written = predict_with_ray(work / "run", inputs, work / "two.csv", progress, workers=2)
+    same(work / "two.csv", local)
+    assert (written.images, written.regions, written.n_skipped) == (work / "two.csv", work / "two_regions.csv", 1)
+    assert sum(written.counts.values()) == 69 and not (work / "two.csv.parts").exists()
+    assert progress.warnings == [(work / "local.txt").read_text()] and f"{BROKEN:03d}.png" in progress.warnings[0]
+    assert sum(progress.steps) == 70 and max(progress.steps) == 16
+
+
+def test_a_killed_worker_is_replaced_and_its_images_are_done_again(
+    cluster: None, work: Path, inputs: Inputs, local: Path
+) -> None:
+    killed: list[int] = []
+
+    def kill(done: int) -> None:
+        if done and not killed:
+            killed.append(max(busy_workers()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    progress = Steps(kill)
+    predict_with_ray(work / "run", inputs, work / "killed.csv", progress, workers=2)
+    same(work / "killed.csv", local)
+    assert killed and killed[0] not in busy_workers() and sum(progress.steps) == 70
+
+
+def test_a_block_that_kills_every_worker_is_given_up(cluster: None, work: Path, inputs: Inputs) -> None:
+    attempts = ray.remote(num_cpus=0)(_counter()).remote()
+    block = Block(0, inputs.items[:2])
+    assert [ray.get(attempts.begin.remote(0)) for _ in range(ATTEMPTS)][-1] == ATTEMPTS
+    worker = BlockWorker(str(work / "run"), "job", False, "cpu", attempts=attempts)
+    row = worker(pa.table({"block": [block.to_json()]})).to_pylist()[0]
+    assert "images/000.png … images/001.png: the worker died 4 times" in row["error"] and not row["images"]
+
+
+def busy_workers() -> list[int]:
+    """Processes below this one that Ray Data works in."""
+    parents: dict[int, int] = {}
+    workers = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status, command = (folder / "stat").read_text(), (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(status.rpartition(")")[2].split()[1])
+        if command.startswith(b"ray::MapWorker"):
+            workers.append(int(folder.name))
+    return [pid for pid in workers if os.getpid() in ancestors(pid, parents)]
+
+
+def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
+    found = set[int]()
+    while (pid := parents.get(pid, 0)) > 1:
+        found.add(pid)
+    return found
