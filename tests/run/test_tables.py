@@ -100,7 +100,7 @@ def test_the_manifest_lists_every_file() -> None:
         Sample("1.png", Path("1.png")),
         Sample("2", np.zeros((2, 2, 3))),
     ]
-    table = manifest([image(0, 2), image(1, error="damaged"), image(2, note="odd")], items)
+    table = manifest([image(0, 2), image(1, error="damaged"), image(2, note="odd")], items, Path("run"))
     assert table["file"].tolist() == [str(Path("0.png").absolute()), str(Path("1.png").absolute()), ""]
     assert table["map"].tolist() == [str(Path("0.npy").absolute()), "", ""]
     assert table["status"].tolist() == ["ok", "skipped", "ok"]

@@ -29,6 +29,7 @@ from ..model.backbone import MaskGuidedViT
 from ..model.device import choose_device
 from ..regions.extract import Extractor
 from ..regions.records import report_files
+from ..run.finished import read_corrections
 from ..run.folder import (
     CLASS_NAMES,
     GROUPS,
@@ -46,7 +47,7 @@ from ..run.tables import Assignment, assign, manifest, read_history, to_csv
 from .learning import Training
 from .maps import make_maps, pinned
 from .model import FORMAT, DiscoveryModel, make_encoder, read_names, restore_binarizer
-from .relearn import groups_table, hold, read_corrections
+from .relearn import groups_table, hold
 from .torchrun import labelled_regions
 
 T = TypeVar("T")
@@ -92,7 +93,6 @@ class Discover:
             )
         self.given_names, self.corrections = read_names(self.folder.path), read_corrections(self.folder.path)
         self.folder.write_text("config.yaml", self.config.to_yaml())
-        given = inputs.samples
         if self.config.detect.name:
             inputs = self._timed("maps", lambda: self._maps(inputs, normal, detector))
         range_key = stable_hash(
@@ -124,7 +124,7 @@ class Discover:
             result.images["true_label"] = [truth.get(name) for name in result.images["image"]]
         result.regions["crop"] = [novel.crop_name(region) for region in novel.regions]
         self.folder.write_text(GROUPS, to_csv(groups_table(self.model, parts, result.regions)))
-        self._write_tables(novel, result, given)
+        self._write_tables(novel, result, inputs.samples)
         return Discovery(self.model, result, skipped, read_history(self.folder.path), self.seconds)
 
     def _maps(self, inputs: Dataset, normal: Sequence[Sample], detector: Detector | None) -> Dataset:
@@ -235,7 +235,7 @@ class Discover:
         return parts
 
     def _write_tables(self, novel: RegionStore, result: Assignment, items: Sequence[Sample]) -> None:
-        self.folder.write_text(MANIFEST, to_csv(manifest(novel.images, items)))
+        self.folder.write_text(MANIFEST, to_csv(manifest(novel.images, items, self.folder.path)))
         self.folder.write_text(REGIONS_TABLE, to_csv(result.regions))
         self.folder.write_json(CLASS_NAMES, {str(k): name for k, name in self.model.names.items()})
         self.folder.write_text(IMAGES_TABLE, to_csv(result.images))  # last: where it is, the run is whole

@@ -19,6 +19,7 @@ from ..learn.cluster import centres
 from ..learn.refine import refine
 from ..progress import Silent
 from ..regions.records import ImageRecord, RegionRecord
+from ..run.finished import read_corrections
 from ..run.folder import (
     CLASS_NAMES,
     CORRECTIONS,
@@ -136,15 +137,6 @@ def read_state(folder: RunFolder, device: str = "auto") -> RunState:
         model, store.images, store.regions, parts, regions["label"].to_numpy(np.int64), fixed, truth,
         regions["crop"].tolist(), files,
     )  # fmt: skip
-
-
-def read_corrections(run: Path) -> dict[Key, int]:
-    """(image, region) → class that a person decided on."""
-    if not (run / CORRECTIONS).exists():
-        return {}
-    table = read_csv(run / CORRECTIONS)
-    keys = zip(table["image"], table["region"].astype(int), strict=True)
-    return dict(zip(keys, table["label"].astype(int), strict=True))
 
 
 def learn_again(

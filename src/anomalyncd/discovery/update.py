@@ -159,7 +159,7 @@ def _joined(state: RunState, store: RegionStore, items: Sequence[Sample], truth:
     probabilities, _ = model.recognize(parts, new)
     nothing = np.isnan(probabilities).any(axis=1)
     labels = np.where(nothing, -1, model.classes[np.nan_to_num(probabilities).argmax(axis=1)])
-    rows = manifest(store.images[n_images:], items)
+    rows = manifest(store.images[n_images:], items, store.run.path)
     return replace(
         state, images=store.images, regions=store.regions, parts=store.parts,
         labels=np.concatenate([state.labels, labels.astype(np.int64)]),

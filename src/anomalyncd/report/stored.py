@@ -69,7 +69,8 @@ class StoredPictures:
         if isinstance(given, Path) and name not in self._items:
             given = StackRow.parse(str(given))
         if given is not None:
-            return _read(read_map, given)
+            inside = isinstance(given, Path) and not given.is_absolute() and name not in self._items
+            return _read(read_map, self.run / given if inside and isinstance(given, Path) else given)
         # A run keeps the maps that it made by number, or as the images lie.
         stems = (file_stem(self._index[name], name), PurePosixPath(name).with_suffix(""))
         places = [self.run / "maps" / f"{stem}.npy" for stem in stems]

@@ -143,8 +143,11 @@ def _counted(
     return say.astype(bool)
 
 
-def manifest(images: Sequence[ImageRecord], items: Sequence[Sample]) -> pd.DataFrame:
-    """Every file that was looked at, read or skipped, and where it and its map lay; arrays lie nowhere."""
+def manifest(images: Sequence[ImageRecord], items: Sequence[Sample], run: Path) -> pd.DataFrame:
+    """Every file that was looked at, read or skipped, and where it and its map lie; arrays lie nowhere.
+
+    run : its folder; a map inside it is called by its name there, `maps/crack/000.npy`
+    """
     return pd.DataFrame(
         {
             "image": [r.id for r in images],
@@ -155,16 +158,19 @@ def manifest(images: Sequence[ImageRecord], items: Sequence[Sample]) -> pd.DataF
             "score": [np.nan if r.error else round(r.score, DIGITS) for r in images],
             "threshold": [r.threshold for r in images],
             "message": [r.error or r.note for r in images],
-            "file": [_place(item.image) for item in items],
-            "map": [_place(item.map) for item in items],
+            "file": [_place(item.image, run) for item in items],
+            "map": [_place(item.map, run) for item in items],
         }
     )
 
 
-def _place(source: Source | None) -> str:
+def _place(source: Source | None, run: Path) -> str:
     if isinstance(source, StackRow):
         return str(replace(source, path=source.path.absolute()))
-    return str(source.absolute()) if isinstance(source, Path) else ""
+    if not isinstance(source, Path):
+        return ""
+    inside = source.is_relative_to(run / "maps")
+    return source.relative_to(run).as_posix() if inside else str(source.absolute())
 
 
 def to_csv(table: pd.DataFrame) -> str:
