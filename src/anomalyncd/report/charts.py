@@ -17,21 +17,10 @@ Floats = npt.ArrayLike
 
 
 @dataclass(frozen=True)
-class Bar:
-    """A bar, and in words what it counts."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    title: str
-
-
-@dataclass(frozen=True)
 class Histogram:
-    """Bars on WIDTH × HEIGHT, words under the two ends of the axis, and the whole in a sentence."""
+    """Bars (x, y, width, height, what it counts) on WIDTH × HEIGHT, words under the ends of the axis, a sentence on all."""
 
-    bars: tuple[Bar, ...]
+    bars: tuple[tuple[float, float, float, float, str], ...]
     low: str
     high: str
     about: str
@@ -64,7 +53,7 @@ def confidence(values: Floats) -> Histogram:
     Examples
     --------
     >>> chart = confidence([0.99, 1.0, 0.12])
-    >>> [bar.title for bar in chart.bars], chart.about
+    >>> [title for *_, title in chart.bars], chart.about
     (['0.10 to 0.15: 1', '0.95 to 1.00: 2'], 'median 0.99, from 0.12 to 1.00')
     """
     edges = np.linspace(0, 1, 21)
@@ -94,7 +83,7 @@ def _histogram(
     counts, _ = np.histogram(values, edges)
     step, tallest = WIDTH / len(counts), max(1, int(counts.max(initial=0)))
     bars = tuple(
-        Bar(_n(k * step + 0.5), _n(HEIGHT - height), _n(step - 1), _n(height), f"{names[k]} to {names[k + 1]}: {count}")
+        (_n(k * step + 0.5), _n(HEIGHT - height), _n(step - 1), _n(height), f"{names[k]} to {names[k + 1]}: {count}")
         for k, count in enumerate(counts.tolist())
         if (height := max(2.0, count / tallest * HEIGHT)) and count
     )
