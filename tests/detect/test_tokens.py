@@ -6,9 +6,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from anomalyncd.detect import MuSc, PatchCore, load_detector
-from anomalyncd.detect.tokens import FILE, neighbourhood, to_map
+from anomalyncd.detect.stored import FILE
+from anomalyncd.detect.tokens import neighbourhood
 from anomalyncd.errors import RunError, SettingsError
-from anomalyncd.grid import starts
+from anomalyncd.grid import starts, to_map
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
 TINY = {"backbone": "tiny", "size": 64, "map_size": 48, "device": "cpu"}
@@ -43,15 +44,15 @@ def test_neighbourhood(side, shape):
 )
 @pytest.mark.parametrize("sigma", [0.0, 4.0])
 def test_map_has_the_images_aspect(image_size, expected, sigma):
-    values = to_map(torch.full((2, 3), 0.7), image_size, 64, sigma)
+    values = to_map(np.full((2, 3), 0.7, np.float32), image_size, map_size=64, sigma=sigma)
     assert values.shape == expected and values.dtype == np.float32
     np.testing.assert_allclose(values, 0.7, atol=1e-6)
 
 
 def test_map_keeps_places():
-    grid = torch.zeros(4, 8)
+    grid = np.zeros((4, 8), np.float32)
     grid[1, 6] = 1
-    values = to_map(grid, (100, 200), 64, 2.0)
+    values = to_map(grid, (100, 200), map_size=64, sigma=2.0)
     y, x = np.unravel_index(values.argmax(), values.shape)
     assert 8 <= y < 16 and 48 <= x < 56
     assert values[:, :24].max() < 1e-3
@@ -79,7 +80,7 @@ def test_tokens_are_the_networks():
 
 def test_default_blocks_are_the_middle_and_the_last_but_one():
     detector = PatchCore(**TINY)
-    assert detector.vit.n_blocks == 5 and detector.blocks == (2, 3)
+    assert detector.vit.n_blocks == 5 and detector.used_blocks == (2, 3)
 
 
 def test_mixed_shapes_keep_their_order():

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...detect.patchcore import PatchBank
-from ...detect.tokens import check_least
+from ...detect.settings import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import ward
 from ...regions.records import Item

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from ...detect.patchcore import PatchBank, greedy_coreset
-from ...detect.tokens import check_least
+from ...detect.settings import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import kmeans
 from ...model.attention import pool_mask
