@@ -27,7 +27,7 @@ from anomalyncd.runtime.folder import GridInfo
 
 def assert_same(found: Prediction, expected: Prediction) -> None:
     assert found.labels.tolist() == expected.labels.tolist()
-    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-3)
+    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-5)
     pd.testing.assert_frame_equal(found.regions, expected.regions, atol=1e-3, rtol=1e-3)  # a pixel of a mask may differ
     pd.testing.assert_frame_equal(found.images, expected.images, atol=1e-3, rtol=1e-3)
 
