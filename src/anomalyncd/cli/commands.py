@@ -153,7 +153,7 @@ def predict(
 ) -> None:
     """Class new IMAGES with the model of a run."""
     from ..data.gather import load_inputs
-    from ..run.tables import TableWriter, check_table
+    from ..run.writer import TableWriter, check_table
     from .fitted import load_fitted
 
     opt.not_both(maps, masks)
