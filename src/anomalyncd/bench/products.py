@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from ..checksums import stable_hash
+from ..checksums import sha256, stable_hash
 from ..data.dataset import NORMAL_NAMES, Dataset, load_base, load_dataset
 from ..data.gather import Base
 from ..data.layouts import find_images
@@ -106,4 +105,4 @@ def fingerprint_of(folder: Path) -> str:
 
 
 def _digest(path: Path | None) -> str:
-    return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+    return "" if path is None else sha256(path)
