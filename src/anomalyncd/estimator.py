@@ -129,7 +129,7 @@ class AnomalyNCD:
             run = workspace.name
         path = Path(run)
         inputs.check_outside(path, *([] if normal is None else [Path(normal)]))
-        with RunFolder(path).writing() as folder, logging_to(path / LOG, self.progress, call) as progress:
+        with RunFolder(path).writing() as folder, logging_to(folder.place(LOG), self.progress, call) as progress:
             found = Discover(folder, config, progress)(inputs, labelled, normal_images, made)
         self._workspace, self._folder = workspace, path.absolute()
         self.skipped_, self.history_, self.seconds_ = found.skipped, found.history, found.seconds
@@ -172,7 +172,7 @@ class AnomalyNCD:
         """As `update`, for inputs that were gathered before; call : what to note in the run's log."""
         self._check_fitted()
         inputs.check_outside(self._folder)
-        with logging_to(self._folder / LOG, self.progress, call) as progress:
+        with logging_to(RunFolder(self._folder).place(LOG), self.progress, call) as progress:
             found = update_run(self._folder, inputs, progress, device=self.device)
         fresh = type(self).load(self._folder, device=self.device, progress=self.progress)
         self.skipped_ = fresh.skipped_

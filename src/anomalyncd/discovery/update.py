@@ -113,7 +113,7 @@ def _changed(item: Item, since: int) -> bool:
 def _new_items(run: Path, state: RunState, inputs: Inputs) -> tuple[list[Item], dict[str, str], list[str]]:
     """Items that the run does not hold yet, under names that it does not use yet; their truth; names of the others."""
     files = dict(zip(state.manifest["file"].fillna(""), state.manifest["status"], strict=True))  # the last one counts
-    written = (run / MANIFEST).stat().st_mtime_ns
+    written = RunFolder(run).place(MANIFEST).stat().st_mtime_ns
     names = {record.id for record in state.images}
     items, truth, known = [], {}, []
     for item in inputs.items:

@@ -167,9 +167,10 @@ def to_csv(table: pd.DataFrame) -> str:
 
 def read_history(run: Path) -> list[dict[str, float]]:
     """The loss of each epoch, from loss.csv; empty where nothing was learned."""
-    if not (run / HISTORY).exists():
+    path = RunFolder(run).place(HISTORY)
+    if not path.exists():
         return []
-    table = read_csv(run / HISTORY)
+    table = read_csv(path)
     return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()]
 
 
