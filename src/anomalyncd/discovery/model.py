@@ -26,13 +26,12 @@ from ..learn.classifier import Classifier, Parts
 from ..learn.features import RegionEncoder, TokenNetwork
 from ..regions.extract import Extractor
 from ..regions.records import RegionRecord
-from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
+from ..run.folder import CLASS_NAMES, FORMAT, MODEL_FILE, RunFolder
 
 if TYPE_CHECKING:  # a model is read, and its exported form runs, without torch
     from ..model.backbone import MaskGuidedViT
 
 Say = Callable[[str], None]  # called with one line before slow steps, such as a download
-FORMAT = 4  # of all that a run folder holds
 
 
 @dataclass

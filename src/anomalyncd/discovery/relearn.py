@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import safetensors.numpy
 
 from ..assign.outliers import small_groups
+from ..checksums import unseal
 from ..errors import DataError, RunError
 from ..labels import default_name
 from ..learn.classifier import Parts
@@ -118,8 +118,7 @@ class RunState:
 def read_state(folder: RunFolder, device: str = "auto") -> RunState:
     """A finished run, whole; device : for the model, should it look at new images."""
     model = DiscoveryModel.read(folder.path, device=device)
-    images, regions = read_csv(folder.path / IMAGES_TABLE), read_csv(folder.path / REGIONS_TABLE)
-    files = read_csv(folder.path / MANIFEST)
+    images, regions, files = (read_csv(folder.place(name)) for name in (IMAGES_TABLE, REGIONS_TABLE, MANIFEST))
     store = RegionStore(folder).read(len(files))
     found = [(region.image, region.region) for region in store.regions]
     if found != list(zip(regions["image"], regions["region"], strict=True)):
@@ -128,7 +127,7 @@ def read_state(folder: RunFolder, device: str = "auto") -> RunState:
         )
     parts: Parts = store.parts
     if model.classifier is not None and model.classifier.last_block:
-        parts = safetensors.numpy.load_file(folder.path / RETRAINED)
+        parts, _ = unseal(folder.place(RETRAINED))
     fixed = np.zeros(len(regions), bool)
     place = {key: row for row, key in enumerate(found)}
     fixed[[place[key] for key in read_corrections(folder.path) if key in place]] = True

