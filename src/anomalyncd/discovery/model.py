@@ -240,8 +240,7 @@ def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
     settings = config.model
     vit = MaskGuidedViT(
         load_vit(settings.backbone, file=settings.weights, progress=say), guidance=settings.guidance,
-        guided_blocks=settings.guided_blocks, mask_threshold=settings.mask_threshold, keep_thin=settings.keep_thin,
-        precision=config.precision,
+        guided_blocks=settings.guided_blocks, keep_thin=settings.keep_thin, precision=config.precision,
     )  # fmt: skip
     return vit.to(choose_device(config.device)).eval()
 
