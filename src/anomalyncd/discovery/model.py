@@ -252,6 +252,4 @@ def make_encoder(network: TokenNetwork, config: Config) -> RegionEncoder:
 
 def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
     """The configured binariser with a range fitted earlier."""
-    binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
-    binarizer.low_, binarizer.high_ = float(state["low"]), float(state["high"])
-    return binarizer
+    return binarizer_for(config.binarize, has_normal=config.has_normal).set_state(state)
