@@ -105,7 +105,7 @@ def fit_classifier(
             contrastive=learn.contrastive_weight > 0,
         ).to(device)  # fmt: skip
     if learn.start == "clusters" and team.leads:  # the others are given the leader's network
-        _start_from_clusters(net, space, novel, base, n_classes, config.random_state, normal)
+        _start_from_clusters(net, space, novel, base, config.random_state, normal)
 
     views: Views
     if not learn.train_last_block:
@@ -139,45 +139,39 @@ def is_banked(learn: LearnConfig, device: torch.device) -> bool:
 
 
 def _start_from_clusters(
-    net: RegionNet, space: FeatureSpace, novel: RegionSet, base: RegionSet | None, n_classes: int, seed: int,
-    normal: int | None,
-) -> None:  # fmt: skip
+    net: RegionNet, space: FeatureSpace, novel: RegionSet, base: RegionSet | None, seed: int, normal: int | None
+) -> None:
     """Point each head at the clusters of one k-means run of its own, and at the means of the base classes.
 
     What has no members (regions that are all alike make fewer clusters than asked for) keeps the direction it began with.
     """
-    features = space.transform(novel.parts)
+    features = space.transform(novel.parts)  # (R, D)
     pinned = np.zeros(len(novel), dtype=bool) if novel.pinned is None else novel.pinned
     known = np.empty((0, features.shape[1]), np.float32)
     if base is not None and base.labels is not None:
         known = centres(space.transform(base.parts), base.labels, int(base.labels.max()) + 1)
-    for head in range(len(net.heads.directions)):
+    n_heads, n_outputs, _ = net.heads.directions.shape
+    n_classes = n_outputs - len(known)
+    for head in range(n_heads):
         own_seed = (seed * 1000 + head) % 2**32
         if pinned.any():
-            examples = features[pinned]
-            found = semi_supervised_kmeans(
-                features[~pinned], examples, np.zeros(len(examples), np.int64), n_classes - 1, own_seed
-            )
+            of_normal = np.zeros(pinned.sum(), np.int64)
+            found = semi_supervised_kmeans(features[~pinned], features[pinned], of_normal, n_classes - 1, own_seed)
         else:
             labels = kmeans(features, n_classes, own_seed)
-            if normal is not None:
-                labels = _weakest_first(labels, novel.scores, n_classes, normal)
             found = centres(features, labels, n_classes)
-        start = torch.from_numpy(np.concatenate([known, found]))
+            if normal is not None:  # most likely false alarms
+                weakest = _weakest(labels, novel.scores, n_classes)
+                found[[normal, weakest]] = found[[weakest, normal]]
         directions = net.heads.directions[head].detach()
-        start = start.to(directions.device)
+        start = torch.from_numpy(np.concatenate([known, found])).to(directions.device)  # (B + K, D)
         net.heads.start_from(head, torch.where(start.any(dim=1, keepdim=True), start, directions))
 
 
-def _weakest_first(
-    labels: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], n_classes: int, normal: int
-) -> npt.NDArray[np.int64]:
-    """Swap numbers so that the cluster with the lowest mean score, most likely false alarms, is the normal class."""
-    means = [scores[labels == k].mean() if (labels == k).any() else np.inf for k in range(n_classes)]
-    weakest = int(np.argmin(means))
-    swap = np.arange(n_classes)
-    swap[[normal, weakest]] = [weakest, normal]
-    return swap[labels]
+def _weakest(labels: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], n_clusters: int) -> int:
+    """The cluster with the lowest mean score."""
+    means = [scores[labels == k].mean() if (labels == k).any() else np.inf for k in range(n_clusters)]
+    return int(np.argmin(means))
 
 
 def _read_crop(sets: Sequence[RegionSet], index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
