@@ -172,11 +172,11 @@ class Discover:
             return RegionStore(self.folder).fill(inputs.samples, make, key, advance)
 
     def _base(self, base: Dataset, key: str) -> RegionSet:
-        crop = self.config.crop.model_copy(update={"max_regions": BASE_REGIONS, "no_region": "normal"})
+        crop = self.config.crop.model_copy(update={"no_region": "normal"})
         config = self.config.model_copy(update={"crop": crop, "has_normal": True})
 
         def make() -> Extractor:
-            return Extractor(config, None, make_encoder(self._vit(), config))
+            return Extractor(config, None, make_encoder(self._vit(), config), most_regions=BASE_REGIONS)
 
         with self.progress.task("Labelled base set", len(base.samples)) as advance:
             store = RegionStore(self.folder, "base").fill(base.samples, make, key, advance)

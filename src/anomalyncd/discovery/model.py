@@ -253,8 +253,7 @@ def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
     settings = config.model
     vit = MaskGuidedViT(
         load_vit(settings.backbone, file=settings.weights, progress=say), guidance=settings.guidance,
-        guided_blocks=settings.guided_blocks, mask_threshold=settings.mask_threshold, keep_thin=settings.keep_thin,
-        precision=config.precision,
+        guided_blocks=settings.guided_blocks, keep_thin=settings.keep_thin, precision=config.precision,
     )  # fmt: skip
     return vit.to(choose_device(config.device)).eval()
 
@@ -266,6 +265,4 @@ def make_encoder(network: TokenNetwork, config: Config) -> RegionEncoder:
 
 def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
     """The configured binariser with a range fitted earlier."""
-    binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
-    binarizer.low_, binarizer.high_ = float(state["low"]), float(state["high"])
-    return binarizer
+    return binarizer_for(config.binarize, has_normal=config.has_normal).set_state(state)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..assign.outliers import small_groups
+from ..assign.outliers import outlier_groups
 from ..checksums import unseal
 from ..errors import DataError, RunError
 from ..labels import default_name
@@ -173,7 +173,7 @@ def groups_table(model: DiscoveryModel, parts: Parts, regions: pd.DataFrame) -> 
     """Regions apart from all others, too few for a class or too odd for theirs: the table groups.csv."""
     found: list[list[int]] = []
     if model.classifier is not None and len(regions):
-        found = small_groups(model.classifier.space.transform(parts))
+        found = outlier_groups(model.classifier.space.transform(parts))
     rows = [place for group in found for place in group]
     table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)
     table.insert(0, "group", [number for number, group in enumerate(found, start=1) for _ in group])

@@ -24,7 +24,7 @@ from ..discovery.model import DiscoveryModel, read_names
 from ..errors import BadFileError, RunError
 from ..labels import UNKNOWN, default_name
 from ..learn.classifier import Parts
-from ..regions.find import CropRule, find_regions
+from ..regions.find import find_regions
 from .folder import (
     CLASS_NAMES,
     CORRECTIONS,
@@ -257,8 +257,7 @@ class FinishedRun:
         mask, crop = self.mask(name), self.config.crop
         if mask is None or not mask.any():
             return [np.ones(size, bool)] * count
-        rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
-        regions, components = find_regions(mask, size, rule=rule)
+        regions, components = find_regions(mask, size, crop)
         large = cv2.resize(components.astype(np.float32), size[::-1], interpolation=cv2.INTER_NEAREST)
         masks = [np.isin(large, region.labels) for region in regions[:count]]
         for own, region in zip(masks, regions, strict=False):

@@ -78,12 +78,9 @@ def assign(
     region_best = known.max(axis=1, initial=0.0)
 
     counted = _counted(region_labels, of_image, len(images), normal_counts=config.normal_counts)
-    probabilities = merge_regions(
-        known[counted], of_image[counted], len(images),
-        areas=np.array([r.area for r in regions])[counted], scores=np.array([r.score for r in regions])[counted],
-        image_sizes=np.array([(r.height, r.width) for r in images]).reshape(-1, 2), how=config.how,
-        temperature=config.temperature,
-    )  # fmt: skip
+    sizes = np.array([(r.height, r.width) for r in images]).reshape(-1, 2)
+    areas, scores = (np.array([getattr(r, name) for r in regions])[counted] for name in ("area", "score"))
+    probabilities = merge_regions(known[counted], of_image[counted], sizes, config, areas=areas, scores=scores)
     has_region = np.zeros(len(images), dtype=bool)
     has_region[of_image] = True
     if 0 in classes:
