@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -49,8 +48,7 @@ class GuidedGraph(nn.Module):
 
     def __init__(self, vit: MaskGuidedViT, block: int, size: int) -> None:
         super().__init__()
-        self.vit, self.block = copy.copy(vit), block
-        self.vit.pool = _as_they_are  # type: ignore[method-assign]
+        self.vit, self.block = vit, block
         self.register_buffer("position", fixed_position(vit, size), persistent=False)
 
     def forward(self, images: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,10 +94,9 @@ def write_guided(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Descr
     inputs = {"images": _noise(2, size, size), "keep": torch.arange(2 * n_patches).view(2, -1) % 3 == 0}
     outputs = ["class_token", "tokens"]
     write_graph(path, GuidedGraph(vit, block, size), inputs, outputs, {"images": {0: BATCH}, "keep": {0: BATCH}})
-    images, masks = _noise(1, size, size), torch.zeros(1, size, size)
-    masks[:, : vit.patch_size[0]] = 1
-    out = vit.trunk(images.permute(0, 3, 1, 2), masks, taps=(block,))
-    _check(path, {"images": images, "keep": out.keep}, [vit.class_token(out.tokens, out.keep), out.taps[block]])
+    images, keep = _noise(1, size, size), inputs["keep"][:1]
+    out = vit.trunk(images.permute(0, 3, 1, 2), keep, taps=(block,))
+    _check(path, {"images": images, "keep": keep}, [vit.class_token(out.tokens, keep), out.taps[block]])
     return {
         "inputs": {**_square_images(size), "keep": f"(B, {n_patches}) bool, patches inside the mask"},
         "outputs": {
@@ -251,11 +248,6 @@ def positions(position: Any) -> Iterator[None]:
     """Let timm take these position embeddings where it would resample its own, which few engines can do as it does."""
     with mock.patch.object(vision_transformer, "resample_abs_pos_embed", lambda *_, **__: position):
         yield
-
-
-def _as_they_are(masks: Tensor) -> Tensor:
-    """Instead of pooling: the runtime has pooled the masks, with the same code that weighs the patches."""
-    return masks
 
 
 def _check(path: Path, inputs: dict[str, Tensor], expected: list[Tensor]) -> None:

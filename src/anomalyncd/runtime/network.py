@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..learn.features import Flags, Pictures, Values, kept_patches
+from ..grid import Flags, Picture, Values, kept_patches
 from .engine import Graph
 from .folder import NetworkInfo
 
@@ -22,13 +22,13 @@ class GraphNetwork:
         self.mask_threshold, self.keep_thin, self.block = info.mask_threshold, info.keep_thin, info.block
         self._graphs = graphs
 
-    def patches(self, images: Pictures, block: int) -> Values:
+    def patches(self, images: Picture, block: int) -> Values:
         """See `TokenNetwork`."""
         assert block == self.block
         (tokens,) = self._graphs["patches"]({"images": images})
         return tokens
 
-    def guided(self, images: Pictures, masks: Flags, block: int) -> tuple[Values, Values]:
+    def guided(self, images: Picture, masks: Flags, block: int) -> tuple[Values, Values]:
         """See `TokenNetwork`."""
         assert block == self.block
         grid = (masks.shape[1] // self.patch_size[0], masks.shape[2] // self.patch_size[1])
