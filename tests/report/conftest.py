@@ -84,6 +84,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             model.binarizer = binarizer_for(config.binarize, has_normal=True)
             model.binarizer.low_, model.binarizer.high_ = 0.1, 1.1
         folder = RunFolder(run)
+        folder.finish("learn", "")
         folder.write_text("images.csv", to_csv(images))
         folder.write_text("regions.csv", to_csv(pd.DataFrame(columns=REGION_COLUMNS)))
         folder.write_text("manifest.csv", to_csv(manifest))

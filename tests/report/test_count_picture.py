@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from anomalyncd.assign import count as assign_count
 from anomalyncd.assign.count import CountEstimate, estimate_count
 from anomalyncd.report.count import draw_count
 from anomalyncd.run.finished import FinishedRun
+from anomalyncd.run.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +36,15 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return saved
 
 
+def finish(run: Path) -> RunFolder:
+    folder = RunFolder(run)
+    folder.finish("learn", "")
+    folder.write_text("images.csv", "")
+    return folder
+
+
 def write(run: Path, found: CountEstimate, **changes: Any) -> None:
-    run.mkdir(exist_ok=True)
-    (run / "images.csv").touch()  # it is finished
-    (run / "count.json").write_text(json.dumps({**found.to_json_dict(), "normal": 1, **changes}))
+    finish(run).write_json("count.json", {**found.to_json_dict(), "normal": 1, **changes})
 
 
 def test_the_choice_is_marked_where_the_score_says(found: CountEstimate, figures: list[Figure], tmp_path: Path) -> None:
@@ -69,8 +74,7 @@ def test_one_class_has_no_mark_among_the_candidates(
 
 
 def test_nothing_is_drawn_where_nothing_was_estimated(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/images.csv").touch()
+    finish(tmp_path / "run")
     assert draw_count(FinishedRun(tmp_path / "run")) is None
     few = estimate_count(np.eye(3, dtype=np.float32), most=5)
     write(tmp_path / "run", few)

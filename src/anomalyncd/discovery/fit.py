@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-import safetensors.numpy
 from safetensors import SafetensorError
 
 from .. import __version__
 from ..assign.false_alarms import false_alarm_threshold
 from ..binarize.base import Binarizer
 from ..binarize.prepare import binarizer_for, fit_binarizer
-from ..checksums import stable_hash
+from ..checksums import seal, stable_hash, unseal
 from ..config import Config
 from ..data.dataset import Dataset, Sample
 from ..detect import Detector
@@ -32,6 +31,7 @@ from ..regions.records import report_files
 from ..run.finished import read_corrections
 from ..run.folder import (
     CLASS_NAMES,
+    FORMAT,
     GROUPS,
     IMAGES_TABLE,
     MANIFEST,
@@ -46,7 +46,7 @@ from ..run.store import RegionStore, file_identity, fingerprint
 from ..run.tables import Assignment, assign, manifest, read_history, to_csv
 from .learning import Training
 from .maps import make_maps, pinned
-from .model import FORMAT, DiscoveryModel, make_encoder, read_names, restore_binarizer
+from .model import DiscoveryModel, make_encoder, read_names, restore_binarizer
 from .relearn import groups_table, hold
 from .torchrun import labelled_regions
 
@@ -156,7 +156,7 @@ class Discover:
         """What an earlier call left, unless it is damaged."""
         if self.folder.is_done("range", key):
             try:
-                stored = json.loads((self.folder.path / RANGE).read_text())
+                stored = json.loads(self.folder.place(RANGE).read_text())
                 return restore_binarizer(self.config, stored), [float(score) for score in stored["scores"]]
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 pass
@@ -172,11 +172,11 @@ class Discover:
             return RegionStore(self.folder).fill(inputs.samples, make, key, advance)
 
     def _base(self, base: Dataset, key: str) -> RegionSet:
-        crop = self.config.crop.model_copy(update={"max_regions": BASE_REGIONS, "no_region": "normal"})
+        crop = self.config.crop.model_copy(update={"no_region": "normal"})
         config = self.config.model_copy(update={"crop": crop, "has_normal": True})
 
         def make() -> Extractor:
-            return Extractor(config, None, make_encoder(self._vit(), config))
+            return Extractor(config, None, make_encoder(self._vit(), config), most_regions=BASE_REGIONS)
 
         with self.progress.task("Labelled base set", len(base.samples)) as advance:
             store = RegionStore(self.folder, "base").fill(base.samples, make, key, advance)
@@ -204,7 +204,7 @@ class Discover:
         if novel.regions:
             parts = Training(self.folder, self.config, self.progress, self.model, self.threshold)(novel, base)
             if self.config.learn.train_last_block:
-                self.folder.write(RETRAINED, safetensors.numpy.save(dict(parts)))
+                self.folder.write(RETRAINED, seal(parts, {}))
             self.model.fit_unknown(parts, novel.regions)
         else:
             if not len(self.model.classes):
@@ -223,7 +223,7 @@ class Discover:
         try:
             model = DiscoveryModel.read(self.folder.path, device=self.config.device, names=False)
             retrained = bool(model.classifier and model.classifier.last_block)
-            parts = safetensors.numpy.load_file(self.folder.path / RETRAINED) if retrained else novel.parts
+            parts = unseal(self.folder.place(RETRAINED))[0] if retrained else novel.parts
         except (RunError, OSError, SafetensorError):
             return None
         model.names |= {k: name for k, name in self.given_names.items() if k in model.names}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import io
 import json
-import reprlib
-import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -24,18 +20,16 @@ from ..config import Config, make_config, read_config
 from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.layouts import stem_of
-from ..detect import DETECTORS, AnomalibDetector, Detector, Picture, load_detector, make_detector
-from ..detect.anomalib_model import PREFIX as ANOMALIB
+from ..detect import Detector, Picture, build_detector, load_detector
 from ..detect.tokens import TokenDetector
-from ..errors import BadFileError, DataError, RunError, SettingsError
+from ..errors import BadFileError, DataError, RunError
 from ..model.backbone import resolve_name
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord, report_files
-from ..run.folder import IMAGES_TABLE, PARTIAL, RunFolder
+from ..run.folder import FORMAT, IMAGES_TABLE, PARTIAL, RunFolder
 from ..run.store import content_order, file_identity, file_stem, fingerprint
 from ..run.tables import read_csv, to_csv
-from .model import FORMAT
 
 DETECTOR = "detector"  # folder of the fitted detector inside a run
 CHECKSUMS = "detector.json"  # of its files
@@ -53,73 +47,9 @@ def pinned(config: Config) -> Config:
     return config.model_copy(update={"model": model})
 
 
-def build(config: Config) -> Detector:
-    """The configured detector, not fitted yet; it shares what it can with the rest: backbone, device and seed."""
-    name = config.detect.name or ""
-    settings = config.detect.settings
-    shared: dict[str, object] = {}
-    kind = AnomalibDetector if name.startswith(ANOMALIB) else DETECTORS.get(name)
-    if kind is not None:
-        _check_settings(settings, name, kind)
-        shared = {"device": config.device, "seed": config.random_state}
-    if name in DETECTORS:
-        shared |= {"backbone": config.model.backbone, "precision": config.precision}
-        if config.model.weights:
-            shared["weights"] = str(config.model.weights)
-    try:
-        return make_detector(name, **{**shared, **settings})
-    except (TypeError, ValueError) as error:
-        raise SettingsError(f"detect.settings do not fit the detector {name!r}: {error}.") from error
-
-
-def setting_names(kind: type) -> list[str]:
-    """Keyword arguments of a class, and of the classes that it hands the rest on to.
-
-    Examples
-    --------
-    >>> "bank_size" in setting_names(DETECTORS["patchcore"]), "size" in setting_names(DETECTORS["patchcore"])
-    (True, True)
-    """
-    return sorted(_defaults(kind))
-
-
-def misfit(kind: type, settings: Mapping[str, object]) -> str | None:
-    """The first setting whose value is of another type than its default, in words; None where all fit.
-
-    Examples
-    --------
-    >>> misfit(DETECTORS["patchcore"], {"bank_size": 10.5})
-    'bank_size must be a whole number, but got 10.5'
-    """
-    defaults = _defaults(kind)
-    for name, value in settings.items():
-        for wanted, words in _TYPES:
-            if type(defaults.get(name)) is wanted[0] and type(value) not in wanted:
-                return f"{name} must be {words}, but got {reprlib.repr(value)}"
-    return None
-
-
-# What a setting may be, by the type of its default; a default of another type says nothing.
-_TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
-    ((bool,), "true or false"), ((int,), "a whole number"), ((float, int), "a number"), ((str,), "text"),
-    ((tuple, list), "a list"),
-)  # fmt: skip
-
-
-def _defaults(kind: type) -> dict[str, object]:
-    defaults: dict[str, object] = {}
-    for cls in kind.__mro__:
-        if "__init__" not in vars(cls):
-            continue
-        parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} | defaults
-        if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
-            break
-    return defaults
-
-
 def stored_config(run: Path) -> Config:
     """Settings of an earlier run that keeps a fitted detector."""
+    RunFolder(run).recover()
     if not (run / DETECTOR).is_dir():
         raise RunError(
             f"{run}: expected a folder of `anomalyncd detect`, or a run whose maps a detector made, but it has no "
@@ -133,7 +63,7 @@ def stored_config(run: Path) -> Config:
 
 def detect_again(run: Path, config: Config) -> Detector:
     """The detector of a finished run, for new images."""
-    if not _is_whole(run):
+    if not _is_whole(RunFolder(run)):
         raise RunError(
             f"{run / DETECTOR}: the stored detector is damaged, its checksums do not fit. Call the command that "
             "made it again."
@@ -175,17 +105,13 @@ def make_maps(
     key = stable_hash(
         FORMAT, __version__, config.detect.model_dump(), config.model.backbone, config.random_state, config.precision,
         None if weights is None else file_identity(weights), fingerprint(items), fingerprint(normal),
-        [] if fitted is None else [file_identity(path) for path in sorted((fitted / DETECTOR).rglob("*"))],
+        [] if fitted is None else [file_identity(fitted / name) for name in RunFolder(fitted).files(DETECTOR)],
         *([file_identity(Path(own))] if isinstance(own, str) else []), *([] if detector is None else _state(detector)),
     )  # fmt: skip
-    with_maps = [replace(item, map=folder.path / name) for item, name in zip(items, map_names(items), strict=True)]
-    if (
-        folder.is_done("maps", key)
-        and _is_whole(folder.path)
-        and (known := _stored_scores(folder, with_maps)) is not None
-    ):
+    with_maps = [replace(item, map=folder.place(name)) for item, name in zip(items, map_names(items), strict=True)]
+    if folder.is_done("maps", key) and _is_whole(folder) and (known := _stored_scores(folder, with_maps)) is not None:
         return with_maps, known
-    if protected and (folder.path / IMAGES_TABLE).exists():
+    if protected and folder.place(IMAGES_TABLE).exists():
         raise RunError(
             f"{folder.path}: here is a finished run of other images or settings, which these maps would replace. Choose "
             "another folder."
@@ -195,7 +121,7 @@ def make_maps(
     if earlier is not None:
         detector = earlier
     else:
-        new = detector = detector or build(config)
+        new = detector = detector or build_detector(config)
         if new.needs_normal or normal:
             _warn_of_overlap(items, normal, progress)
             timed("fitting", lambda: _fit(new, normal, progress))
@@ -278,19 +204,6 @@ def _is_plain(part: str) -> bool:
     return not odd and len(part.encode("utf-8", "replace")) <= MAX_NAME
 
 
-def _check_settings(settings: Mapping[str, object], name: str, kind: type[Detector]) -> None:
-    names = setting_names(kind)
-    for wrong in settings:
-        if wrong not in names:
-            near = difflib.get_close_matches(wrong, names, n=1)
-            hint = f"Did you mean {near[0]}? " if near else ""
-            raise SettingsError(
-                f"detect.settings.{wrong}: the detector {name!r} has no such setting. {hint}It has {', '.join(names)}."
-            )
-    if words := misfit(kind, settings):
-        raise SettingsError(f"detect.settings.{words}.")
-
-
 def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent) -> None:
     if not detector.needs_normal:
         if normal:
@@ -322,11 +235,11 @@ def _warn_of_overlap(items: Sequence[Sample], normal: Sequence[Sample], progress
 
 def _save(detector: Detector, folder: RunFolder) -> None:
     """Into an empty folder, whatever a killed call may have left."""
-    partial, target = folder.path / f"{DETECTOR}{PARTIAL}", folder.path / DETECTOR
+    partial = folder.place(DETECTOR + PARTIAL)
     detector.save(partial)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
-    folder.write_json(CHECKSUMS, _checksums(target))
+    folder.remove(DETECTOR)
+    partial.rename(folder.place(DETECTOR))
+    folder.write_json(CHECKSUMS, _checksums(folder))
 
 
 def _state(detector: Detector) -> Sequence[object]:
@@ -334,32 +247,28 @@ def _state(detector: Detector) -> Sequence[object]:
     with tempfile.TemporaryDirectory(prefix="anomalyncd-") as place:
         try:
             detector.save(Path(place) / DETECTOR)
-            return sorted(_checksums(Path(place) / DETECTOR).items())
+            return sorted(_checksums(RunFolder(Path(place))).items())
         except Exception:  # a user's own code may raise anything; then nothing is known to be the same
             return [uuid.uuid4().hex]
 
 
-def _is_whole(run: Path) -> bool:
-    """Whether the stored detector is there as it was written; one of an earlier version, without checksums, is believed."""
-    path = run / CHECKSUMS
-    if not path.exists():
-        return (run / DETECTOR).is_dir()
+def _is_whole(folder: RunFolder) -> bool:
+    """Whether the stored detector is there as it was written."""
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8")) == _checksums(run / DETECTOR))
+        return bool(json.loads(folder.place(CHECKSUMS).read_text(encoding="utf-8")) == _checksums(folder))
     except (OSError, ValueError, RecursionError):
         return False
 
 
-def _checksums(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file, by its name inside the folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+def _checksums(folder: RunFolder) -> dict[str, str]:
+    """SHA-256 of each file of the detector, by its name inside its folder."""
+    return {name.removeprefix(f"{DETECTOR}/"): sha256(folder.path / name) for name in folder.files(DETECTOR)}
 
 
 def _stored_scores(folder: RunFolder, items: Sequence[Sample]) -> pd.DataFrame | None:
     """What an earlier call wrote; None where a map is gone, or a file can be read that could not be read then."""
     try:
-        table = read_csv(folder.path / MAP_SCORES).fillna({"message": ""})
+        table = read_csv(folder.place(MAP_SCORES)).fillna({"message": ""})
         failed = {name for name, why in zip(table["image"], table["message"], strict=True) if why}
     except (RunError, KeyError):
         return None

@@ -75,7 +75,7 @@ def _render(source: ReportSource, **parts: Any) -> str:
         "style": style,
         "version": __version__,
         "title": run.path.absolute().name or "run",
-        "finished": finished(run.path),
+        "finished": finished(run),
         "n_normal": int((source.images["label"] == NORMAL).sum()),
         "several": lists.several_classes(source),
         "uncertain": lists.uncertain(source),
@@ -116,10 +116,10 @@ def run_settings(config: Config) -> tuple[list[Setting], list[Setting]]:
     return changed, [setting for setting in found if setting[1] == setting[2]]
 
 
-def finished(run: Path) -> str:
+def finished(run: FinishedRun) -> str:
     """Day and time of the last line of run.log, empty where there is none."""
     try:
-        lines = (run / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = run.folder.place(LOG).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     stamp = lines[-1][:16] if lines else ""

@@ -13,9 +13,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import safetensors.numpy
 from safetensors import SafetensorError
 
+from ..checksums import unseal
 from ..config import Config, make_config, read_config
 from ..data.dataset import Sample
 from ..data.images import read_image
@@ -24,7 +24,7 @@ from ..discovery.model import DiscoveryModel, read_names
 from ..errors import BadFileError, RunError
 from ..labels import UNKNOWN, default_name
 from ..learn.classifier import Parts
-from ..regions.find import CropRule, find_regions
+from ..regions.find import find_regions
 from .folder import (
     CLASS_NAMES,
     CORRECTIONS,
@@ -88,7 +88,7 @@ class FinishedRun:
     @cached_property
     def config(self) -> Config:
         """The settings that the run was made with."""
-        return make_config(read_config(self.path / "config.yaml"))
+        return make_config(read_config(self.folder.place("config.yaml")))
 
     @cached_property
     def images(self) -> pd.DataFrame:
@@ -113,25 +113,26 @@ class FinishedRun:
     @cached_property
     def manifest(self) -> pd.DataFrame:
         """manifest.csv, a row for each file that was looked at."""
-        return read_csv(self.path / MANIFEST)
+        return read_csv(self.folder.place(MANIFEST))
 
     @cached_property
     def outliers(self) -> pd.DataFrame:
         """groups.csv: regions that are apart from all others."""
-        return read_csv(self.path / GROUPS)
+        return read_csv(self.folder.place(GROUPS))
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
         """Loss of each epoch; empty where nothing was learned."""
-        if not (self.path / HISTORY).exists():
+        path = self.folder.place(HISTORY)
+        if not path.exists():
             return []
-        table = read_csv(self.path / HISTORY)
+        table = read_csv(path)
         return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()]
 
     @cached_property
     def count(self) -> dict[str, Any] | None:
         """How the number of classes was estimated; None where it was given."""
-        path = self.path / COUNT
+        path = self.folder.place(COUNT)
         try:
             return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
         except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -185,8 +186,8 @@ class FinishedRun:
         if self.model.classifier is None or not self.model.classifier.last_block:
             return self.store.parts
         try:
-            return safetensors.numpy.load_file(self.path / RETRAINED)
-        except (OSError, SafetensorError) as error:
+            return unseal(self.folder.place(RETRAINED))[0]
+        except (OSError, SafetensorError, RunError, ValueError) as error:
             raise RunError(f"{self.path / RETRAINED}: missing or damaged. Call the same `discover` again.") from error
 
     @cached_property
@@ -222,11 +223,11 @@ class FinishedRun:
         place = self._cell(name, "map")
         if place is None:
             return None
-        return _readable(read_map, self.path / place if place.startswith("maps/") else StackRow.parse(place))
+        return _readable(read_map, self.folder.place(place) if place.startswith("maps/") else StackRow.parse(place))
 
     def mask(self, name: str) -> Mask | None:
         """(h, w) bool, as the run used it."""
-        return _readable(read_mask, self.path / "masks" / f"{file_stem(self._index[name], name)}.png")
+        return _readable(read_mask, self.folder.place(f"masks/{file_stem(self._index[name], name)}.png"))
 
     def true_mask(self, name: str) -> Mask | None:
         """(h, w) bool, of the given samples: an image without one is normal if others have one, else nobody knows."""
@@ -238,7 +239,7 @@ class FinishedRun:
     def crop(self, row: int) -> tuple[npt.NDArray[np.uint8] | None, Mask | None]:
         """Crop (S, S, 3) uint8 RGB and its mask (S, S) bool of a row of regions.csv."""
         name = self.regions["crop"].iloc[row] if "crop" in self.regions else None
-        return read_crop(self.path / name) if isinstance(name, str) and name else (None, None)
+        return read_crop(self.folder.place(name)) if isinstance(name, str) and name else (None, None)
 
     def file(self, name: str) -> Path | None:
         """Where the image lay when the run was made; None for an array."""
@@ -256,8 +257,7 @@ class FinishedRun:
         mask, crop = self.mask(name), self.config.crop
         if mask is None or not mask.any():
             return [np.ones(size, bool)] * count
-        rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
-        regions, components = find_regions(mask, size, rule=rule)
+        regions, components = find_regions(mask, size, crop)
         large = cv2.resize(components.astype(np.float32), size[::-1], interpolation=cv2.INTER_NEAREST)
         masks = [np.isin(large, region.labels) for region in regions[:count]]
         for own, region in zip(masks, regions, strict=False):
@@ -275,16 +275,17 @@ class FinishedRun:
         return place if isinstance(place, str) and place else None
 
     def _table(self, name: str) -> pd.DataFrame:
-        table = read_csv(self.path / name)
+        table = read_csv(self.folder.place(name))
         table["class_name"] = table["class_name"].fillna("")
         return table
 
 
 def read_corrections(run: Path) -> dict[Key, int]:
     """(image, region) → class that a person decided on, of a run that need not be finished."""
-    if not (run / CORRECTIONS).exists():
+    path = RunFolder(run).place(CORRECTIONS)
+    if not path.exists():
         return {}
-    table = read_csv(run / CORRECTIONS)
+    table = read_csv(path)
     keys = zip(table["image"], table["region"].astype(int), strict=True)
     return dict(zip(keys, table["label"].astype(int), strict=True))
 
