@@ -159,7 +159,7 @@ def test_each_part_of_a_mask_has_the_colour_of_its_region() -> None:
 
 def test_the_sprite_holds_every_tile() -> None:
     tiles = [np.full((2, 2, 3), number, np.uint8) for number in range(7)]
-    sheet, columns = sprite(tiles, 2)
+    sheet, columns = sprite(tiles)
     for number in range(7):
         y, x = divmod(number, columns)
         assert (sheet[2 * y : 2 * y + 2, 2 * x : 2 * x + 2] == number).all()

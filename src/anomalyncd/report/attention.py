@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import AnomalyNCDError, RunError
+from ..labels import NORMAL
 from ..learn.views import centre
 from ..model import weights
 from ..model.attention import Guidance
@@ -30,8 +31,8 @@ def make_attention(source: ReportSource) -> tuple[list[list[Shot]], str]:
     -------
     Rows of a crop and its attention without and with guidance; where there are none, a sentence that says why
     """
-    defects = [label for label in source.labels if label > 0]
-    rows = [row for label in defects for row in _clearest(source, label)][:MOST]
+    members = [source.regions[source.regions["label"] == label] for label in source.labels if label > NORMAL]
+    rows = [row for own in members for row in choose(own, source.typical[own.index], 1, 0)[0]][:MOST]
     if not rows:
         return [], "There is no region of a defect to look at."
     try:
@@ -89,11 +90,6 @@ def class_attention(vit: MaskGuidedViT, images: Tensor, masks: Tensor, guidance:
     grid = (images.shape[-2] // vit.patch_size[0], images.shape[-1] // vit.patch_size[1])
     found: NDArray[np.float32] = shares.reshape(batch, *grid).float().cpu().numpy()
     return found
-
-
-def _clearest(source: ReportSource, label: int) -> list[int]:
-    members = source.regions[source.regions["label"] == label]
-    return choose(members, source.typical[members.index], 1, 0)[0]
 
 
 def _row(source: ReportSource, row: int, vit: MaskGuidedViT, size: int, guided: Guidance) -> list[Shot]:

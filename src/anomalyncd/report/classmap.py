@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,6 @@ MOST = 2_000  # regions; t-SNE of more takes minutes, and dots would cover each 
 AT_LEAST = 20  # regions that a class keeps where only a part of them is drawn
 SIDE, MARGIN = 640.0, 16.0  # of the map, in units of its own
 TILE = 64  # px, thumbnails
-WEBP_SIDE = 16_383  # px, the format's own limit
 PLAIN = 5  # t-SNE needs more regions than this
 
 
@@ -60,28 +60,26 @@ def make_class_map(source: ReportSource) -> ClassMap | None:
         crop, _ = source.run.crop(row)
         grey = np.full((TILE, TILE, 3), 128, np.uint8)
         tiles.append(grey if crop is None else centred(fitted(crop, TILE), TILE))
-    sheet, columns = sprite(tiles, TILE)
+    sheet, columns = sprite(tiles)
     looks = [source.look(label) for label in source.labels if label in labels[kept]]
     uri = source.album.add(sheet, quality=70)
     return ClassMap(points, looks, uri, columns, len(sheet) // TILE)
 
 
-def sprite(tiles: list[Picture], side: int) -> tuple[Picture, int]:
-    """Tiles of (side, side, 3) uint8 in one picture, row by row, and how many there are in a row.
+def sprite(tiles: Sequence[Picture]) -> tuple[Picture, int]:
+    """Tiles of one size in one picture, row by row, and how many there are in a row.
 
     Examples
     --------
-    >>> sheet, columns = sprite([np.full((4, 4, 3), k, np.uint8) for k in range(5)], 4)
+    >>> sheet, columns = sprite([np.full((4, 4, 3), k, np.uint8) for k in range(5)])
     >>> sheet.shape, columns, int(sheet[4, 0, 0])
     ((8, 12, 3), 3, 3)
     """
-    columns = min(WEBP_SIDE // side, math.ceil(math.sqrt(len(tiles))))
-    rows = -(-len(tiles) // columns)
-    sheet = np.zeros((rows * side, columns * side, 3), np.uint8)
-    for number, tile in enumerate(tiles):
-        y, x = (side * place for place in divmod(number, columns))
-        sheet[y : y + side, x : x + side] = tile
-    return sheet, columns
+    columns = math.ceil(math.sqrt(len(tiles)))
+    rows = [np.hstack(tiles[first : first + columns]) for first in range(0, len(tiles), columns)]
+    missing = rows[0].shape[1] - rows[-1].shape[1]
+    rows[-1] = np.pad(rows[-1], ((0, 0), (0, missing), (0, 0)))
+    return np.vstack(rows), columns
 
 
 def project(vectors: NDArray[np.float32]) -> NDArray[np.float64]:

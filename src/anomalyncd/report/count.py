@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..run.finished import FinishedRun
@@ -19,7 +18,6 @@ def draw_count(run: FinishedRun) -> Path | None:
         return None
     candidates = found["candidates"]
     figure = Figure(figsize=(7, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     above.axvspan(found["low"] - 0.3, found["high"] + 0.3, color="#dbe7f5", label="hardly worse")
     above.plot(candidates, found["score"], "o-", color="#1f4e8c")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import yaml
 
 from .. import __version__
 from ..config import Config, setting_names
-from ..labels import NORMAL
 from ..metrics import Evaluation
 from ..progress import Silent
 from ..run.evaluate import evaluate_run
@@ -31,17 +29,13 @@ Setting = tuple[str, str, str]  # name as `--set` takes it, value in this run, d
 
 
 def write_report(run: FinishedRun, progress: Silent = Silent(), *, attention: bool = True) -> Path:
-    """Write `report.html` into a run folder, whole or not at all.
+    """Write `report.html` into a run folder, whole or not at all; returns the file.
 
     Parameters
     ----------
-    run : where it cannot find its images by itself (arrays), with the samples given
+    run : with the samples given where it cannot find its images by itself (arrays)
     progress : shows a bar
     attention : False leaves the attention pictures out, which need the backbone
-
-    Returns
-    -------
-    The file.
     """
     source = ReportSource(run)
     with progress.task("Report", len(source.labels) + 3) as advance:
@@ -60,34 +54,27 @@ def write_report(run: FinishedRun, progress: Silent = Silent(), *, attention: bo
 
 def _render(source: ReportSource, **parts: Any) -> str:
     """The page as text; every name in it is escaped."""
-    run, templates = source.run, files(__package__) / "templates"
-    script, style = ((templates / name).read_text(encoding="utf-8") for name in ("report.js", "report.css"))
-    skipped = list(run.skipped.items())
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("anomalyncd.report"),
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
+    loader = jinja2.PackageLoader("anomalyncd.report")
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.undefined = jinja2.StrictUndefined
+    script, style = (loader.get_source(environment, name)[0] for name in ("report.js", "report.css"))
     environment.filters["percent"] = lambda share: f"{100 * share:.0f} %"
-    parts |= {
-        "source": source,
-        "script": script,
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
-        "style": style,
-        "version": __version__,
-        "title": run.path.absolute().name or "run",
-        "finished": finished(run),
-        "n_normal": int((source.images["label"] == NORMAL).sum()),
-        "several": lists.several_classes(source),
-        "uncertain": lists.uncertain(source),
-        "unknown": lists.unknown(source),
-        "skipped": skipped[:MOST_SKIPPED],
-        "n_skipped": len(skipped),
-        "loss": charts.loss_curves(run.history),
-        "settings": run_settings(run.config),
-        "evaluation": evaluation(source),
-    }
-    shared = {"charts": charts, "lists": lists, "matrix": matrix, "most_columns": MOST_COLUMNS}
-    return environment.get_template("report.html.j2").render(parts, **shared)
+    shared = {"charts": charts, "lists": lists, "matrix": matrix}
+    limits = {"most_columns": MOST_COLUMNS, "most_skipped": MOST_SKIPPED}
+    return environment.get_template("report.html.j2").render(
+        **parts,
+        **shared,
+        **limits,
+        source=source,
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
+        style=style,
+        version=__version__,
+        title=source.run.path.absolute().name or "run",
+        finished=finished(source.run),
+        settings=run_settings(source.run.config),
+        evaluation=evaluation(source),
+    )
 
 
 def evaluation(source: ReportSource) -> Evaluation | None:

@@ -38,16 +38,7 @@ class SheetRow:
 
 
 def class_sheet(classes: Sequence[SheetRow], title: str) -> Picture:
-    """Draw the first ten crops of every class, with their masks outlined.
-
-    Parameters
-    ----------
-    classes : one row each, drawn in this order
-    title : heading of the sheet
-
-    Returns
-    -------
-    (H, 1682, 3) uint8 RGB
+    """Draw the first ten crops of every class, one row each, with their masks outlined: (H, 1682, 3) uint8 RGB.
 
     Examples
     --------
