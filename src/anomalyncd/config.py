@@ -180,6 +180,17 @@ class Config(Section):
             raise ValueError("n_classes counts the normal class, so it must be at least 2 (or set has_normal to false)")
         return self
 
+    def differences(self) -> dict[str, Any]:
+        """The settings in which this differs from its preset, nested; `make_config` of them is this again."""
+        mine, preset = self.model_dump(mode="json"), make_config(preset=self.preset).model_dump(mode="json")
+        out: dict[str, Any] = {"preset": self.preset} if self.preset != "fast" else {}
+        for name, value in mine.items():
+            if isinstance(value, dict):
+                value = {key: one for key, one in value.items() if one != preset[name][key]}
+            if value != preset[name] and value != {}:
+                out[name] = value
+        return out
+
     def to_yaml(self) -> str:
         """The whole configuration, readable and loadable again."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

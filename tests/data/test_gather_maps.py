@@ -18,7 +18,7 @@ from anomalyncd.data.maps import StackRow
 from anomalyncd.errors import BadFileError
 from anomalyncd.regions.extract import is_readable
 from anomalyncd.report.stored import StoredPictures
-from anomalyncd.run.store import fingerprint
+from anomalyncd.run.stages import fingerprint
 
 MAPS = np.linspace(0, 1, 3 * 8 * 8, dtype=np.float32).reshape(3, 8, 8)
 

@@ -35,6 +35,9 @@ REPORT = "report.html"
 RETRAINED = "tokens/trained.safetensors"  # features of all regions after training, where the network changed
 UPDATE = "update"  # stage: more images than `discover` was given
 EXPORT = "export"
+RANGE = "range.json"
+MAPS = "maps"
+SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
 PATIENCE = 30.0  # seconds that a reader waits while another process changes several files at once
 COMMIT = "commit"  # files that replace others together
 JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic links
@@ -186,6 +189,13 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         """Write JSON, sorted and indented, whole or not at all."""
         self.write_text(name, to_json(value))
+
+    def read_json(self, name: str) -> Any:
+        """What a JSON file holds; None where it is missing or damaged."""
+        try:
+            return json.loads(self.place(name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
 
     def remove(self, name: str) -> None:
         """Take a file or a folder away, if it is there."""
