@@ -76,7 +76,7 @@ def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, di
     from ..data.gather import Inputs
     from ..progress import Silent
     from ..runtime import Runtime
-    from ..serve.warm import warm_up
+    from ..serve.warm_up import warm_up
     from .fitted import load_fitted
 
     fitted, counts = load_fitted(run, device, precision, Silent()), None

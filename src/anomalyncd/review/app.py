@@ -9,16 +9,15 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi import Path as InPath
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.middleware import Middleware
 
 from .. import __version__
 from ..discovery.relearn import relearn
 from ..errors import AnomalyNCDError
-from ..serve.guard import Guard
+from ..serve.guard import answer_errors
 from .answers import (
     ActionAnswer,
     JobAnswer,
@@ -33,6 +32,7 @@ from .answers import (
     state_answer,
 )  # fmt: skip
 from .apply import Applier, Relearn
+from .guard import ReviewGuard
 from .pictures import Pictures
 from .requests import ActionRequest, ApplyRequest
 from .session import Session
@@ -52,10 +52,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     422: {"description": "Not what was expected; `detail` says why."},
     503: {"description": "The run or the log cannot be read or written; nothing was done."},
 }
-
-
-class NotFoundError(Exception):
-    """Nothing of that number."""
 
 
 def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn) -> FastAPI:
@@ -83,7 +79,7 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn)
 
     app = FastAPI(
         title="anomalyncd review", version=__version__, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json",
-        lifespan=lifespan, middleware=[Middleware(Guard, token=token)],
+        lifespan=lifespan, middleware=[Middleware(ReviewGuard, token=token)],
     )  # fmt: skip
     app.state.close, app.state.session, app.state.applier = close, session, applier
     _answer_errors(app, session, applier)
@@ -172,7 +168,7 @@ def _add_pictures(app: FastAPI, session: Session) -> None:
         """A region's crop with its outline."""
         found = pictures()
         if region >= len(found.base.keys):
-            raise NotFoundError(f"There is no region {region}.")
+            raise HTTPException(404, f"There is no region {region}.")
         return _jpeg(found.crop(region), "The crop of this region is missing or damaged.")
 
     @app.get("/overlay/{image}", **picture)
@@ -182,21 +178,21 @@ def _add_pictures(app: FastAPI, session: Session) -> None:
         """A whole image with the outline of one of its regions, or of all; `heat` adds the anomaly map."""
         found = pictures()
         if image >= len(found.base.images):
-            raise NotFoundError(f"There is no image {image}.")
+            raise HTTPException(404, f"There is no image {image}.")
         if region is not None and (region >= len(found.base.keys) or found.base.image_of[region] != image):
-            raise NotFoundError(f"Image {image} has no region {region}.")
+            raise HTTPException(404, f"Image {image} has no region {region}.")
         words = "The image is no longer where it was when the run was made, or cannot be read."
         return _jpeg(found.image(image, region, with_map=heat), words)
 
 
 def _jpeg(content: bytes | None, words: str) -> Response:
     if content is None:
-        raise NotFoundError(words)
+        raise HTTPException(404, words)
     return Response(content, media_type="image/jpeg", headers=KEPT)
 
 
 def _answer_errors(app: FastAPI, session: Session, applier: Applier) -> None:
-    """Every error in words, and none with a traceback."""
+    answer_errors(app, {AnomalyNCDError: 503, sqlite3.Error: 503, OSError: 503})
 
     @app.exception_handler(ConflictError)
     def conflict(_: Request, error: ConflictError) -> JSONResponse:
@@ -204,19 +200,3 @@ def _answer_errors(app: FastAPI, session: Session, applier: Applier) -> None:
         with suppress(AnomalyNCDError, OSError, sqlite3.Error):  # the run may be gone: the words still hold
             content["state"] = state_answer(session, applier).model_dump()
         return JSONResponse(content, status_code=409)
-
-    @app.exception_handler(NotFoundError)
-    def not_found(_: Request, error: NotFoundError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=404)
-
-    @app.exception_handler(RequestValidationError)
-    def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]  # without what was sent: that may be large, or no text at all
-        place = ".".join(str(part) for part in first["loc"][1:])
-        return JSONResponse({"detail": f"{place}: {first['msg']}" if place else first["msg"]}, status_code=422)
-
-    @app.exception_handler(AnomalyNCDError)
-    @app.exception_handler(sqlite3.Error)
-    @app.exception_handler(OSError)
-    def unavailable(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=503)

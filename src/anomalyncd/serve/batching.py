@@ -23,16 +23,12 @@ from ..regions.extract import Prepared
 from ..regions.records import ImageRecord, Item
 from .limits import Limits
 from .metrics import Metrics
+from .traffic import try_later
 from .uploads import Upload
 
 LOOK_SECONDS = 0.5  # between looks whether anybody still waits for an image that has no room
 
-T = TypeVar("T")
 Array = TypeVar("Array", bound=npt.NDArray[Any])
-
-
-class BusyError(Exception):
-    """No room for more images, or none are taken any more."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ class Batcher:
         """One future for each image, all or none; an image that cannot be read raises a BadFileError there."""
         with self._lock:
             if self._in_flight + len(uploads) > self.limits.queue:
-                raise BusyError(f"{self._in_flight} images are waiting already: try again later.")
+                raise try_later(f"{self._in_flight} images are waiting already: try again later.")
             self._in_flight += len(uploads)
         jobs = [_Job(next(self._numbers), upload) for upload in uploads]
         for job in jobs:
@@ -170,11 +166,11 @@ class Batcher:
             else:
                 self._fail(jobs[0], error)
             return
-        self.metrics.worked(len(jobs), time.perf_counter() - started)
+        self.metrics.batch_done(len(jobs), time.perf_counter() - started)
         for job in jobs:
             classed = found[job.index]
             if isinstance(classed, Classed):
-                self.metrics.seen("unknown" if classed.image["label"] < 0 else "known")
+                self.metrics.image_done("unknown" if classed.image["label"] < 0 else "known")
                 self._leave(job, classed)
             else:
                 self._fail(job, classed)
@@ -194,7 +190,7 @@ class Batcher:
 
     def _fail(self, job: _Job, error: BaseException) -> None:
         if isinstance(error, BadFileError):
-            self.metrics.seen("unreadable")
+            self.metrics.image_done("unreadable")
         self._leave(job, error)
 
     def _leave(self, job: _Job, outcome: Classed | BaseException | None = None) -> None:
@@ -212,36 +208,30 @@ class Batcher:
 
 def _item(index: int, upload: Upload, limits: Limits) -> Item:
     """An upload as arrays."""
-    image = _named("image", lambda: read_image(upload.image, max_pixels=limits.pixels))
-    anomaly_map, mask, most = None, None, limits.map_pixels
+    image = _decode("image", read_image, upload.image, limits.pixels)
+    anomaly_map, mask = None, None
     if upload.map is not None:
-        content = upload.map
-        anomaly_map = _named("map", lambda: _no_larger(read_map(content, max_pixels=most), most))
-    if upload.mask:
-        content = upload.mask
-        mask = _named("mask", lambda: _no_larger(read_mask(content, max_pixels=most), most))
+        anomaly_map = _decode("map", read_map, upload.map, limits.map_pixels)
+    if upload.mask:  # an empty one says that there is no defect
+        mask = _decode("mask", read_mask, upload.mask, limits.map_pixels)
     return Item(str(index), image, anomaly_map, mask)
+
+
+def _decode(field: str, read: Callable[..., Array], content: bytes, most_pixels: int) -> Array:
+    """The content of a file as an array; errors begin with the name of the field."""
+    try:
+        values = read(content, max_pixels=most_pixels)
+        if (n_pixels := math.prod(values.shape[:2])) > most_pixels:  # of an NPY file
+            raise BadFileError(f"it has {n_pixels:,} pixels, more than the limit of {most_pixels:,}")
+    except BadFileError as error:
+        raise BadFileError(f"{field}: {str(error).removeprefix('data: ')}") from error
+    return values
 
 
 def _pixels(item: Item) -> int:
     """Of all its arrays; colours of a pixel count once."""
     arrays = (item.image, item.map, item.mask)
     return sum(math.prod(array.shape[:2]) for array in arrays if isinstance(array, np.ndarray))
-
-
-def _named(field: str, read: Callable[[], T]) -> T:
-    """What was read; the message of what cannot be read begins with the name of the field."""
-    try:
-        return read()
-    except BadFileError as error:
-        raise BadFileError(f"{field}: {str(error).removeprefix('data: ')}") from error
-
-
-def _no_larger(values: Array, most: int) -> Array:
-    """Of an NPY file, whose pixels nobody counted yet."""
-    if values.size > most:
-        raise BadFileError(f"it has {values.size:,} pixels, more than the limit of {most:,}")
-    return values
 
 
 def _split(prepared: Sequence[Prepared], prediction: Prediction) -> dict[int, Classed | BadFileError]:
