@@ -21,9 +21,9 @@ from anomalyncd.discovery.relearn import read_corrections, read_state
 from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.export.source import Results
 from anomalyncd.model.checkpoint import load_state_dict
-from anomalyncd.review.requests import ActionRequest
+from anomalyncd.review.schema import ActionRequest
 from anomalyncd.review.session import Session
-from anomalyncd.review.tables import Base
+from anomalyncd.review.uncorrected import UncorrectedClasses
 from anomalyncd.run.evaluate import evaluate_run, read_labels
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import RegionStore
@@ -203,7 +203,7 @@ def _loaded(run: Path) -> object:
 
 
 def _base(run: Path) -> object:
-    return Base.read(run).digest
+    return UncorrectedClasses.read(run).digest
 
 
 def _evaluated(run: Path) -> object:

@@ -45,7 +45,7 @@ def review(
             server = uvicorn.Server(uvicorn.Config(web, log_level="warning", access_log=False, server_header=False))
             with suppress(KeyboardInterrupt):
                 server.run(sockets=[listener])
-            waiting = len(web.state.session.state.done)
+            waiting = len(web.state.session.classes.done)
         finally:
             web.state.close()
     if waiting:

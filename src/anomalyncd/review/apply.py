@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..discovery.relearn import Move, relearn
 from ..errors import AnomalyNCDError
 from ..progress import Advance, Silent
 from ..report.classes import draw_class_sheets, draw_classes
 from ..report.html import write_report
-from .requests import ApplyRequest
+from .action_log import Row
+from .corrected import ConflictError
+from .schema import ApplyRequest, JobAnswer, JobState
 from .session import Session
-from .state import ConflictError, Row
-from .tables import Base, Key
+from .uncorrected import Key, UncorrectedClasses
 
 Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], list[Move]]
 
@@ -27,7 +27,7 @@ Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], lis
 class Job(Silent):
     """An apply under way, and how far it is."""
 
-    state: str = "running"  # running, done, failed
+    state: JobState = "running"
     stage: str = "Starting"
     step: int = 0
     total: int = 0
@@ -50,16 +50,15 @@ class Job(Silent):
 
     warn = say
 
-    def end(self, state: str, message: str = "") -> None:
+    def end(self, state: JobState, message: str = "") -> None:
         self.ended, self.message, self.state = time.monotonic(), message, state
 
-    def shown(self) -> dict[str, Any]:
+    def answer(self) -> JobAnswer:
         """For the page."""
-        seconds = (self.ended or time.monotonic()) - self.started
-        return {
-            "state": self.state, "stage": self.stage, "step": self.step, "total": self.total,
-            "message": self.message, "notes": self.notes[-5:], "seconds": round(seconds, 1),
-        }  # fmt: skip
+        return JobAnswer(
+            state=self.state, stage=self.stage, step=self.step, total=self.total, message=self.message,
+            notes=self.notes[-5:], seconds=round((self.ended or time.monotonic()) - self.started, 1),
+        )  # fmt: skip
 
 
 class Applier:
@@ -77,21 +76,21 @@ class Applier:
         with session.lock:
             if session.log.find(request.key) is not None:
                 return self.job or Job(state="done", stage="Done", ended=time.monotonic())
-            state = session.refresh()
+            classes = session.refresh()
             if session.applying is not None:
                 raise ConflictError("The corrections are being applied already.")
             if request.version != session.version:
                 raise ConflictError("Something was changed since: look at it before you apply.")
-            if not state.done:
+            if not classes.done:
                 raise ConflictError("There is no correction to apply.")
-            base = state.base
+            before = classes.before
             body = {
-                "labels": [[*base.keys[row], int(state.labels[row])] for row in state.changed().nonzero()[0]],
-                "fixed": [list(key) for key in state.fixed_keys],
-                "names": {str(k): name for k, name in state.names.items() if k >= 0 and base.names.get(k) != name},
-                "old": {str(k): name for k, name in base.names.items()},
+                "labels": [[*before.keys[row], int(classes.labels[row])] for row in classes.changed().nonzero()[0]],
+                "fixed": [list(key) for key in classes.fixed_keys],
+                "names": {str(k): name for k, name in classes.names.items() if k >= 0 and before.names.get(k) != name},
+                "old": {str(k): name for k, name in before.names.items()},
             }
-            row = session.append("applying", body, request.key, base)
+            row = session.append("applying", body, request.key, before)
             self.job = Job()
             self._thread = threading.Thread(target=self._work, args=(row, self.job), name="apply")
             self._thread.start()
@@ -111,7 +110,7 @@ class Applier:
             moves = self._relearn(session.run, labels, fixed, names, job)
             with session.lock:
                 shown = [[move.image, move.region, move.before, move.after] for move in moves]
-                session.record_applied(row, shown, Base.read(session.run))
+                session.record_applied(row, shown, UncorrectedClasses.read(session.run))
         except Exception as error:  # whatever it is, the page must say it and the corrections must stay
             self._give_up(job, f"The corrections were not applied: {_words(error)}")
         else:

@@ -13,7 +13,7 @@ from ..report.canvas import Picture, fitted
 from ..report.overlay import overlay
 from ..report.stored import StoredPictures
 from ..run.store import read_crop
-from .tables import Base
+from .uncorrected import UncorrectedClasses
 
 CROP_SIDE = 160  # pixels: sharp at the size that the page shows, and an outline of one pixel still shows
 WHOLE_SIDES = (800, 1400)  # smaller images are enlarged so that their outline is fine, larger ones would be slow
@@ -26,15 +26,15 @@ class Pictures:
     Only files of the run folder are read, and the images that its manifest lists.
     """
 
-    def __init__(self, run: Path, base: Base) -> None:
+    def __init__(self, run: Path, classes: UncorrectedClasses) -> None:
         self.run = run
-        self.base = base
+        self.classes = classes
         self._stored: StoredPictures | None = None
         self._whole = lru_cache(8)(self._read_whole)
 
     def crop(self, region: int) -> bytes | None:
         """JPEG of a region's crop with its outline."""
-        path = (self.run / str(self.base.regions["crop"].iloc[region])).resolve()
+        path = (self.run / str(self.classes.regions["crop"].iloc[region])).resolve()
         if not path.is_relative_to(self.run.resolve()):  # a table that somebody else made may say anything
             return None
         picture, mask = read_crop(path)
@@ -48,12 +48,12 @@ class Pictures:
         picture = self._whole(image)
         if picture is None:
             return None
-        stored, name = self._pictures(), self.base.images[image]
+        stored, name = self._pictures(), self.classes.images[image]
         mask: npt.NDArray[np.bool_] | None
         if region is None:
             mask = stored.mask(name)
         else:
-            rows = np.flatnonzero(self.base.image_of == image)
+            rows = np.flatnonzero(self.classes.image_of == image)
             masks = stored.region_masks(name)
             place = rows.tolist().index(region)
             mask = masks[place] if place < len(masks) else self._box(region, stored.size(name))
@@ -62,7 +62,7 @@ class Pictures:
         return to_jpeg(overlay(picture, values, None if mask is None or mask.all() else mask, low=low, high=high))
 
     def _read_whole(self, image: int) -> Picture | None:
-        picture = self._pictures().image(self.base.images[image])
+        picture = self._pictures().image(self.classes.images[image])
         if picture is None:
             return None
         return fitted(picture, int(np.clip(max(picture.shape[:2]), *WHOLE_SIDES)))
@@ -73,7 +73,7 @@ class Pictures:
         return self._stored
 
     def _box(self, region: int, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-        x, y, width, height = (int(self.base.regions[name].iloc[region]) for name in ("x", "y", "width", "height"))
+        x, y, width, height = (int(self.classes.regions[name].iloc[region]) for name in ("x", "y", "width", "height"))
         mask = np.zeros(size, bool)
         mask[y : y + height, x : x + width] = True
         return mask

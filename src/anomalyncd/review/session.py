@@ -1,4 +1,4 @@
-"""One review of one run: takes actions, stores them, and knows the state that follows. No web here."""
+"""One review of one run: takes actions, stores them, and knows the classes that follow. No web here."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from ..errors import AnomalyNCDError, RunError
-from .actions import LOG_FILE, ActionLog, unreadable
-from .requests import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
+from .action_log import LOG_FILE, ActionLog, Row, unreadable
+from .corrected import CORRECTIONS, ConflictError, CorrectedClasses
+from .schema import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
 from .split import split_regions
-from .state import CORRECTIONS, ConflictError, Row, State
-from .tables import NORMAL, Base, signature_of
+from .uncorrected import NORMAL, UncorrectedClasses, signature_of
 
 REVIEW_LOCK = "review.lock"
 
@@ -31,7 +31,7 @@ class Session:
 
     Attributes
     ----------
-    state : as of now
+    classes : as of now
     version : id of the last row of the log
     applying : the row of an apply that has begun and not ended
     applied : the row of the last apply that ended
@@ -41,7 +41,7 @@ class Session:
     def __init__(self, run: Path) -> None:
         self.run = run
         self.lock = threading.RLock()
-        base = Base.read(run)
+        base = UncorrectedClasses.read(run)
         self._owner = FileLock(run / REVIEW_LOCK, timeout=0, thread_local=False)  # closed by another thread
         try:
             self._owner.acquire()
@@ -58,7 +58,7 @@ class Session:
         self.version = 0
         self.applying: Row | None = None
         self.applied: Row | None = None
-        self.state = State.start(base)
+        self.classes = CorrectedClasses.start(base)
         try:
             self._replay(base)
             self._recover()
@@ -74,14 +74,14 @@ class Session:
             self.log.close()
             self._owner.release()
 
-    def refresh(self) -> State:
-        """The state of now, on the tables of now."""
+    def refresh(self) -> CorrectedClasses:
+        """The classes of now, on the tables of now."""
         with self.lock:
             # While heads are learned the tables change before the log says so: until then the old ones hold.
-            if self.applying is None and signature_of(self.run) != self.state.base.signature:
-                self._replay(Base.read(self.run))
+            if self.applying is None and signature_of(self.run) != self.classes.before.signature:
+                self._replay(UncorrectedClasses.read(self.run))
                 self._check_base()
-            return self.state
+            return self.classes
 
     def act(self, request: ActionRequest) -> int:
         """Do and store an action; returns its id, the same one if it was done before under the same key."""
@@ -92,15 +92,15 @@ class Session:
         with self.lock:
             if (known := self._known(request.key, digest)) is not None:
                 return known
-            state = self.refresh()
+            classes = self.refresh()
             if self.applying is not None:
                 raise ConflictError("The corrections are being applied: wait until that is done.")
-            kind, body = self._resolve(state, request, parts)
-            row = self.log.append(kind, body, key=request.key, request=digest, base=state.base)
+            kind, body = self._resolve(classes, request, parts)
+            row = self.log.append(kind, body, key=request.key, request=digest, base=classes.before)
             self._advance(row)
             return row.id
 
-    def append(self, kind: str, body: dict[str, Any], key: str, base: Base) -> Row:
+    def append(self, kind: str, body: dict[str, Any], key: str, base: UncorrectedClasses) -> Row:
         """Store what is not a correction (the steps of an apply) and follow it."""
         with self.lock:
             row = self.log.append(kind, body, key=key, base=base)
@@ -115,22 +115,22 @@ class Session:
         return None if known is None else known[0]
 
     def _resolve(
-        self, state: State, request: ActionRequest, parts: list[npt.NDArray[np.int64]] | None
+        self, classes: CorrectedClasses, request: ActionRequest, parts: list[npt.NDArray[np.int64]] | None
     ) -> tuple[str, dict[str, Any]]:
         """What to store: with regions by name, and with all that was chosen, so that replay has no choice left."""
-        action, base = request.action, state.base
+        action, base = request.action, classes.before
         if isinstance(action, Name):
-            state.check_name(action.label, action.name)
+            classes.check_name(action.label, action.name)
             return "name", {"label": action.label, "name": action.name}
         if isinstance(action, Merge):
-            state.check_merge(action.source, action.into)
+            classes.check_merge(action.source, action.into)
             return "merge", {"from": action.source, "into": action.into}
         if isinstance(action, Split):
-            state.check_class(action.label)
+            classes.check_class(action.label)
             assert parts is not None
-            if not np.array_equal(np.sort(np.concatenate(parts)), state.members(action.label)):
+            if not np.array_equal(np.sort(np.concatenate(parts)), classes.members(action.label)):
                 raise ConflictError("The class changed while it was being split: look again.")
-            first = self._new_label(state)
+            first = self._new_label(classes)
             placed = [{"to": first + n, "regions": _named(base, rows)} for n, rows in enumerate(parts[1:])]
             return "split", {"label": action.label, "parts": placed}
         if isinstance(action, Move | FalseAlarm):
@@ -140,9 +140,9 @@ class Session:
             if isinstance(action, FalseAlarm):
                 return "false_alarm", {"regions": regions, "to": NORMAL}
             if action.to is not None:
-                state.check_target(action.to)
-            return "move", {"regions": regions, "to": self._new_label(state) if action.to is None else action.to}
-        stack = state.done if isinstance(action, Undo) else state.undone
+                classes.check_target(action.to)
+            return "move", {"regions": regions, "to": self._new_label(classes) if action.to is None else action.to}
+        stack = classes.done if isinstance(action, Undo) else classes.undone
         if not stack:
             raise ConflictError(f"There is nothing to {action.kind}.")
         if stack[-1].id != action.action:
@@ -151,10 +151,10 @@ class Session:
 
     def _split(self, action: Split) -> list[npt.NDArray[np.int64]] | None:
         """Outside the lock, because it may take a while."""
-        state = self.refresh()
+        classes = self.refresh()
         with self.lock:
-            state.check_class(action.label)
-            members, base = state.members(action.label), state.base
+            classes.check_class(action.label)
+            members, base = classes.members(action.label), classes.before
         if len(members) < action.parts:
             raise ConflictError(f"{len(members)} regions cannot be split into {action.parts} parts.")
         labels = split_regions(self.run, [base.keys[row] for row in members], action.parts)
@@ -163,9 +163,9 @@ class Session:
             raise ConflictError(f"The regions are too much alike to make {action.parts} parts of them.")
         return parts
 
-    def _new_label(self, state: State) -> int:
+    def _new_label(self, classes: CorrectedClasses) -> int:
         """A number that no class ever had, so that no earlier action can mean it."""
-        used = [0, *state.base.names, *state.names, *state.labels.tolist()]
+        used = [0, *classes.before.names, *classes.names, *classes.labels.tolist()]
         for row in self.log.rows():
             if row.kind in CORRECTIONS:
                 used += row.targets
@@ -175,12 +175,12 @@ class Session:
 
     def _advance(self, row: Row) -> None:
         if row.kind in CORRECTIONS:
-            self.state.apply(row)
+            self.classes.apply(row)
             self.version = row.id
         else:
-            self._replay(self.state.base)
+            self._replay(self.classes.before)
 
-    def _replay(self, base: Base) -> None:
+    def _replay(self, base: UncorrectedClasses) -> None:
         done: list[Row] = []
         undone: list[Row] = []
         self.applying = self.applied = None
@@ -204,12 +204,12 @@ class Session:
                     self.applied = row
                 if row.kind in ("applied", "set_aside"):
                     done, undone = [], []
-        state = State.start(base)
+        classes = CorrectedClasses.start(base)
         for row in done:
-            state.apply(row)
-        state.undone = undone
-        state.touched = dict.fromkeys({*state.names, *np.unique(state.labels).tolist()}, self.version)
-        self.state = state
+            classes.apply(row)
+        classes.undone = undone
+        classes.touched = dict.fromkeys({*classes.names, *np.unique(classes.labels).tolist()}, self.version)
+        self.classes = classes
 
     def _recover(self) -> None:
         """Close what a killed process left open."""
@@ -232,7 +232,7 @@ class Session:
         changes nothing.
         """
         with self.lock:
-            row, base = self.applying, Base.read(self.run)
+            row, base = self.applying, UncorrectedClasses.read(self.run)
             assert row is not None
             asked = {(image, region): label for image, region, label in row.body["labels"]}
             held = [base.labels[base.rows[key]] == label for key, label in asked.items() if key in base.rows]
@@ -253,25 +253,21 @@ class Session:
                 self._check_base()
             return done
 
-    def record_applied(self, row: Row, moves: Iterable[list[Any]], base: Base) -> None:
+    def record_applied(self, row: Row, moves: Iterable[list[Any]], base: UncorrectedClasses) -> None:
         """The corrections are in the tables now: from here on they are not replayed."""
         body = {"moves": list(moves), "labels": row.body["labels"], "names": row.body["old"]}
         self.append("applied", body, f"end:{row.id}", base)
 
     def _check_base(self) -> None:
         """Make waiting corrections fit the tables that another command has written since, or set them aside."""
-        base, waiting = self.state.base, [*self.state.done, *self.state.undone]
+        base, waiting = self.classes.before, [*self.classes.done, *self.classes.undone]
         if not waiting:
             return
         made = self.log.made_on(min(row.id for row in waiting))
-        if made.learned and base.learned:
-            fits = made.learned == base.learned  # as after `update`: regions may move, classes keep their numbers
-        else:
-            fits = all(base.labels[base.rows[key]] == label for key, label in made.labels.items() if key in base.rows)
-        if fits:
+        if made.learned == base.learned:  # as after `update`: regions may move, classes keep their numbers
             self._renumber(waiting)
             return
-        count = len(self.state.done)
+        count = len(self.classes.done)
         self.append("set_aside", {}, f"aside:{self.version}", base)
         if count:
             self.notice = (
@@ -284,18 +280,14 @@ class Session:
 
         Stored, because later corrections are made by people who see the new numbers.
         """
-        base, taken = self.state.base, set[int]()
+        base, taken = self.classes.before, set[int]()
         for row in waiting:
-            made = self.log.made_on(row.id)
-            if made.classes is None:
-                new = set(base.labels.tolist()) - set(made.labels.values())
-            else:
-                new = set(base.names) - made.classes
+            new = set(base.names) - self.log.made_on(row.id).classes
             taken |= {label for label in row.targets if label > NORMAL and label in new}
         if taken:
-            numbers = [[label, number] for number, label in enumerate(sorted(taken), self._new_label(self.state))]
+            numbers = [[label, number] for number, label in enumerate(sorted(taken), self._new_label(self.classes))]
             self.append("renumber", {"numbers": numbers}, f"renumber:{self.version}", base)
 
 
-def _named(base: Base, rows: Iterable[Any]) -> list[list[Any]]:
+def _named(base: UncorrectedClasses, rows: Iterable[Any]) -> list[list[Any]]:
     return [list(base.keys[int(row)]) for row in rows]

@@ -17,7 +17,7 @@ from ..learn.cluster import kmeans
 from ..run.folder import MANIFEST, RETRAINED, RunFolder
 from ..run.store import RegionStore
 from ..run.tables import read_csv
-from .tables import Key
+from .uncorrected import Key
 
 
 def split_regions(run: Path, keys: Sequence[Key], n_parts: int) -> npt.NDArray[np.int64]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .tables import NORMAL, UNKNOWN, Base, Key
+from .action_log import Row
+from .uncorrected import NORMAL, UNKNOWN, Key, UncorrectedClasses
 
-Body = dict[str, Any]
 CORRECTIONS = ("name", "merge", "split", "move", "false_alarm")
 
 
@@ -19,48 +19,18 @@ class ConflictError(Exception):
     """An action that makes no sense as things stand now, said in words."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One row of the log. `body` is what replay needs and nothing that could come out differently another day."""
-
-    id: int
-    kind: str
-    body: Body
-
-    @property
-    def targets(self) -> list[int]:
-        """Classes that regions are put into, perhaps new ones."""
-        return [part["to"] for part in (self.body, *self.body.get("parts", [])) if "to" in part]
-
-    def renumbered(self, numbers: Mapping[int, int]) -> Row:
-        """The same correction where classes have other numbers.
-
-        Examples
-        --------
-        >>> Row(1, "split", {"label": 1, "parts": [{"to": 4, "regions": [["a", 4]]}]}).renumbered({4: 5}).body
-        {'label': 1, 'parts': [{'to': 5, 'regions': [['a', 4]]}]}
-        """
-
-        def changed(body: Body) -> Body:
-            return {k: numbers.get(v, v) if k in ("label", "from", "into", "to") else v for k, v in body.items()}
-
-        body = changed(self.body)
-        if "parts" in body:
-            body["parts"] = [changed(part) for part in body["parts"]]
-        return Row(self.id, self.kind, body)
-
-
 @dataclass
-class State:
+class CorrectedClasses:
     """The classes as corrected.
 
+    before : the run's own
     labels : (R,) int64; names : label → name of every class that is there, empty ones as well
     fixed : (R,) bool, regions that a person placed one by one
     touched : label → id of the last action that changed its card
     done, undone : actions that `undo` and `redo` would take next, the last one first in line
     """
 
-    base: Base
+    before: UncorrectedClasses
     labels: npt.NDArray[np.int64]
     names: dict[int, str]
     fixed: npt.NDArray[np.bool_]
@@ -69,16 +39,16 @@ class State:
     undone: list[Row] = field(default_factory=list)
 
     @classmethod
-    def start(cls, base: Base, version: int = 0) -> State:
+    def start(cls, before: UncorrectedClasses, version: int = 0) -> CorrectedClasses:
         """As the run has it."""
-        pinned = np.zeros(len(base.keys), bool)
-        pinned[[base.rows[key] for key in base.fixed if key in base.rows]] = True
-        names = {k: name for k, name in base.names.items() if k != UNKNOWN or (base.labels == UNKNOWN).any()}
-        return cls(base, base.labels.copy(), names, pinned, dict.fromkeys(names, version))
+        fixed = np.zeros(len(before.keys), bool)
+        fixed[[before.rows[key] for key in before.fixed if key in before.rows]] = True
+        names = {k: name for k, name in before.names.items() if k != UNKNOWN or (before.labels == UNKNOWN).any()}
+        return cls(before, before.labels.copy(), names, fixed, dict.fromkeys(names, version))
 
     @property
     def fixed_keys(self) -> list[Key]:
-        return [self.base.keys[row] for row in np.flatnonzero(self.fixed)]
+        return [self.before.keys[row] for row in np.flatnonzero(self.fixed)]
 
     def members(self, label: int) -> npt.NDArray[np.int64]:
         """Numbers of the regions of a class."""
@@ -86,7 +56,7 @@ class State:
 
     def changed(self) -> npt.NDArray[np.bool_]:
         """(R,) bool, regions in another class than the run has them in"""
-        return np.asarray(self.labels != self.base.labels)
+        return np.asarray(self.labels != self.before.labels)
 
     def apply(self, row: Row) -> None:
         """Do a correction. What is no longer there is passed over: the log outlives the tables it was made on."""
@@ -109,7 +79,7 @@ class State:
         self.undone.clear()
 
     def _place(self, regions: Sequence[Sequence[Any]], to: int, *, by_hand: bool) -> None:
-        rows = [self.base.rows[key] for image, region in regions if (key := (image, region)) in self.base.rows]
+        rows = [self.before.rows[key] for image, region in regions if (key := (image, region)) in self.before.rows]
         self.labels[rows] = to
         self.fixed[rows] = by_hand
         self.names.setdefault(to, "normal" if to == NORMAL else f"class {to}")
@@ -148,15 +118,7 @@ class State:
             self.check_class(label)
 
     def describe(self, row: Row) -> str:
-        """A correction in words, with the names of now.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> base = Base(pd.DataFrame(), [("a", 0)], {("a", 0): 0}, np.array([1]), ["a"], np.array([0]), {1: "dent"}, ())
-        >>> State.start(base).describe(Row(1, "move", {"regions": [["a", 0]], "to": 2}))
-        'move 1 region to class 2'
-        """
+        """A correction in words, with the names of now."""
         body = row.body
         if row.kind == "name":
             return f"name class {body['label']} “{body['name']}”"

@@ -1,4 +1,4 @@
-"""The tables of a run as corrections see them: regions by number, their classes, and the names of these."""
+"""The classes of a run before any correction: regions by number, their classes, and the names of these."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ COLUMNS = ("image", "region", "label", "class_name", "probability", "score", "cr
 
 
 @dataclass(frozen=True)
-class Base:
-    """What a run says before any correction.
+class UncorrectedClasses:
+    """What the tables of a run say.
 
     regions : regions.csv; the number of a row is the region's number everywhere in the review
     keys : (image, region) of each row, and rows : its inverse
@@ -35,7 +35,7 @@ class Base:
     image_of : (R,) int64, number of each region's image
     names : label → name, of every class that the run knows
     signature : of the files, to notice that they have changed
-    learned : changes when `discover` learns anew, and numbers of classes mean others; empty where the run does not say
+    learned : changes when `discover` learns anew, and numbers of classes mean others
     fixed : regions that a person placed in earlier applies
     """
 
@@ -51,7 +51,7 @@ class Base:
     fixed: frozenset[Key] = frozenset()
 
     @classmethod
-    def read(cls, run: Path) -> Base:
+    def read(cls, run: Path) -> UncorrectedClasses:
         """The tables of a finished run."""
         RunFolder(run).recover()
         signature = signature_of(run)  # before the tables: if they change meanwhile, they are read again

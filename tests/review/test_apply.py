@@ -1,4 +1,4 @@
-"""Apply with the heads that really learn."""
+"""Apply with the heads that really learn, and a split by what they see. Covers apply.py and split.py."""
 
 from __future__ import annotations
 
