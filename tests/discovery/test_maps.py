@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from anomalyncd import AnomalyNCD
 from anomalyncd.cli import app
 from anomalyncd.config import make_config
+from anomalyncd.data.dataset import Sample
 from anomalyncd.demo import make_line
 from anomalyncd.detect import DETECTORS, Detector, PatchCore
 from anomalyncd.discovery.maps import build, map_names, setting_names
 from anomalyncd.errors import DataError, RunError, SettingsError
-from anomalyncd.regions.records import Item
 
 SETTINGS: dict[str, Any] = {"backbone": "tiny", "features": {"views": 2}, "detect": {"settings": {"size": 128}}}
 
@@ -208,7 +208,7 @@ def test_a_flipped_bit_in_a_model_is_noticed(line: Path, tmp_path: Path) -> None
 
 def test_maps_lie_as_the_images_do_where_names_allow_it() -> None:
     def names(*ids: str) -> list[str]:
-        return map_names([Item(name, Path(name)) for name in ids])
+        return map_names([Sample(name, Path(name)) for name in ids])
 
     assert names("crack/000.png", "good/000.png", "a.b.png") == [
         "maps/crack/000.npy", "maps/good/000.npy", "maps/a.b.npy",

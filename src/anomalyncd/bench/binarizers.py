@@ -15,8 +15,8 @@ from ..binarize import Binarizer, make_binarizer
 from ..binarize.base import BinarizeResult
 from ..binarize.prepare import binarizer_for, prepare_map
 from ..config import make_config, read_config
+from ..data.dataset import Sample
 from ..errors import BadFileError, DataError
-from ..regions.records import Item
 from ..report.canvas import (
     BACKGROUND,
     FAINT,
@@ -138,14 +138,14 @@ def compare_binarizers(
     return np.array(sheet)
 
 
-def draw_binarizers(run: Path, items: Sequence[Item] = (), *, n_images: int = 8) -> Path | None:
+def draw_binarizers(run: Path, items: Sequence[Sample] = (), *, n_images: int = 8) -> Path | None:
     """Compare MEBin with its rivals on images of a run, spread evenly over its list.
 
     Parameters
     ----------
     run : folder of a finished run
     items : the images as the run got them, with their maps if these came from outside; the run keeps only their names.
-        Their masks, if there are any, are the truth: `load_inputs(images, masks=ground_truth).items`.
+        Their masks, if there are any, are the truth: `gather(images, masks=ground_truth).items`.
     n_images : rows of the picture
 
     Returns

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import BinarizeConfig
+from ..data.dataset import Sample, Source
 from ..data.maps import read_map
 from ..errors import BadFileError, DataError
-from ..regions.records import Item, Source
 from . import make_binarizer
 from .base import Binarizer, BinarizeResult
 
@@ -68,7 +68,7 @@ def binarize_map(binarizer: Binarizer, values: FloatMap) -> tuple[BinarizeResult
 
 def fit_binarizer(
     binarizer: Binarizer,
-    items: Sequence[Item],
+    items: Sequence[Sample],
     min_size: int,
     on_map: Callable[[], None] | None = None,
     maxima: list[float] | None = None,

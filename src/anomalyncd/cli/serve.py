@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,6 @@ from .show import quoted
 
 if TYPE_CHECKING:
     from ..discovery.classify import Predictor
-    from ..runtime import Runtime
 
 MB = 1_000_000
 
@@ -73,32 +73,14 @@ def serve(
 
 def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, dict[int, int] | None]:
     """A run, or its export, ready to work, and how many of its images each class has, where that is known."""
-    from ..data.gather import Inputs
     from ..progress import Silent
     from ..runtime import Runtime
     from ..serve.warm_up import warm_up
     from .fitted import load_fitted
 
-    fitted, counts = load_fitted(run, device, precision, Silent()), None
-    if isinstance(fitted, Runtime):
-        predictor = _exported(fitted)
-    else:
-        from ..estimator import AnomalyNCD
-
-        assert isinstance(fitted, AnomalyNCD)
-        predictor, labels = fitted.predictor(Inputs([])), fitted.labels_.tolist()
-        counts = {label: labels.count(label) for label in set(labels)}
+    fitted = load_fitted(run, device, precision, Silent())
+    predictor, counts = fitted.predictor(), None
+    if not isinstance(fitted, Runtime):
+        counts = Counter(fitted.labels_.tolist())
     warm_up(predictor)
     return predictor, counts
-
-
-def _exported(runtime: Runtime) -> Predictor:
-    import numpy as np
-
-    from ..data.gather import Inputs
-    from ..regions.records import Item
-
-    if runtime.detector_name and not runtime.makes_maps:  # its detector was not exported, so clients must send its maps
-        nothing = np.zeros((1, 1), np.float32)
-        return runtime.predictor(Inputs([Item("", nothing, map=nothing)]))
-    return runtime.predictor(Inputs([]))

@@ -21,8 +21,9 @@ import pandas as pd
 from .. import __version__
 from ..checksums import sha256, stable_hash
 from ..config import Config, make_config, read_config
+from ..data.dataset import Sample
 from ..data.images import read_image
-from ..data.layouts import find_images, product_folder, stem_of
+from ..data.layouts import stem_of
 from ..detect import DETECTORS, AnomalibDetector, Detector, Picture, load_detector, make_detector
 from ..detect.anomalib_model import PREFIX as ANOMALIB
 from ..detect.tokens import TokenDetector
@@ -30,7 +31,7 @@ from ..errors import BadFileError, DataError, RunError, SettingsError
 from ..model.backbone import resolve_name
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
-from ..regions.records import ImageRecord, Item, report_files
+from ..regions.records import ImageRecord, report_files
 from ..run.folder import IMAGES_TABLE, PARTIAL, RunFolder
 from ..run.store import content_order, file_identity, file_stem, fingerprint
 from ..run.tables import read_csv, to_csv
@@ -117,21 +118,6 @@ def _defaults(kind: type) -> dict[str, object]:
     return defaults
 
 
-def normal_items(folder: Path) -> list[Item]:
-    """Images of normal products, in any folder structure."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: expected a folder of normal images (--normal).")
-    folder = product_folder(folder, "train/good", "train")  # of a product in MVTec AD's layout
-    if (folder / "ground_truth").is_dir():
-        raise DataError(
-            f"{folder}: expected normal images only (--normal), but it has masks of defects in ground_truth/."
-        )
-    items = [Item(name, folder / name) for name, _ in find_images(folder)]
-    if not items:
-        raise DataError(f"{folder}: expected normal images (--normal), none found.")
-    return items
-
-
 def stored_config(run: Path) -> Config:
     """Settings of an earlier run that keeps a fitted detector."""
     if not (run / DETECTOR).is_dir():
@@ -160,16 +146,16 @@ def detect_again(run: Path, config: Config) -> Detector:
 
 def make_maps(
     folder: RunFolder,
-    items: Sequence[Item],
+    items: Sequence[Sample],
     config: Config,
     progress: Silent,
     *,
-    normal: Sequence[Item] = (),
+    normal: Sequence[Sample] = (),
     detector: Detector | None = None,
     fitted: Path | None = None,
     protected: bool = False,
     timed: Callable[[str, Callable[[], None]], None] = lambda _, work: work(),
-) -> tuple[list[Item], pd.DataFrame]:
+) -> tuple[list[Sample], pd.DataFrame]:
     """The stage that ends in maps; what was finished from the same images and settings is read instead.
 
     Parameters
@@ -220,7 +206,7 @@ def make_maps(
     return with_maps, table
 
 
-def write_maps(folder: RunFolder, items: Sequence[Item], detector: Detector, progress: Silent) -> pd.DataFrame:
+def write_maps(folder: RunFolder, items: Sequence[Sample], detector: Detector, progress: Silent) -> pd.DataFrame:
     """Write one map for each image; returns its score, the image's size, or why it could not be read."""
     names = map_names(items)
     records = [ImageRecord(index, item.id, score=np.nan) for index, item in enumerate(items)]
@@ -256,7 +242,7 @@ def write_maps(folder: RunFolder, items: Sequence[Item], detector: Detector, pro
     return pd.DataFrame([(r.id, r.score, r.height, r.width, r.error) for r in records], columns=columns)
 
 
-def detected(items: Sequence[Item], detector: Detector) -> list[Item]:
+def detected(items: Sequence[Sample], detector: Detector) -> list[Sample]:
     """A few items with images and maps in memory; one that cannot be read stays as it is."""
     pictures = dict(_readable(items))
     maps = dict(zip(pictures, detector.maps(pictures.values()), strict=True))
@@ -266,14 +252,14 @@ def detected(items: Sequence[Item], detector: Detector) -> list[Item]:
     ]
 
 
-def map_names(items: Sequence[Item]) -> list[str]:
+def map_names(items: Sequence[Sample]) -> list[str]:
     """Where the maps lie inside the run folder: as the images do, where their names allow it.
 
     Images with the same name, or names that lead out of the folder, give numbered maps.
 
     Examples
     --------
-    >>> map_names([Item("crack/000.png", Path("crack/000.png")), Item("good/000.png", Path("good/000.png"))])
+    >>> map_names([Sample("crack/000.png", Path("crack/000.png")), Sample("good/000.png", Path("good/000.png"))])
     ['maps/crack/000.npy', 'maps/good/000.npy']
     """
     if are_mirrored(items):
@@ -281,7 +267,7 @@ def map_names(items: Sequence[Item]) -> list[str]:
     return [f"{MAPS}/{file_stem(index, item.id)}.npy" for index, item in enumerate(items)]
 
 
-def are_mirrored(items: Sequence[Item]) -> bool:
+def are_mirrored(items: Sequence[Sample]) -> bool:
     """Whether maps can be called as their images."""
     stems = [PurePosixPath(stem_of(item.id)) for item in items]
     return len(set(stems)) == len(stems) and all(_is_plain(part) for stem in stems for part in stem.parts)
@@ -305,7 +291,7 @@ def _check_settings(settings: Mapping[str, object], name: str, kind: type[Detect
         raise SettingsError(f"detect.settings.{words}.")
 
 
-def _fit(detector: Detector, normal: Sequence[Item], progress: Silent) -> None:
+def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent) -> None:
     if not detector.needs_normal:
         if normal:
             progress.warn(f"the detector {detector.name!r} needs no normal images: those of --normal are not used.")
@@ -324,7 +310,7 @@ def _fit(detector: Detector, normal: Sequence[Item], progress: Silent) -> None:
     report_files(records, progress)
 
 
-def _warn_of_overlap(items: Sequence[Item], normal: Sequence[Item], progress: Silent) -> None:
+def _warn_of_overlap(items: Sequence[Sample], normal: Sequence[Sample], progress: Silent) -> None:
     """Defects among the normal images would be learned as normal; some images in both sets are a user's choice."""
     known = {item.image.absolute() for item in normal if isinstance(item.image, Path)}
     if known and all(isinstance(item.image, Path) and item.image.absolute() in known for item in items):
@@ -370,7 +356,7 @@ def _checksums(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
 
 
-def _stored_scores(folder: RunFolder, items: Sequence[Item]) -> pd.DataFrame | None:
+def _stored_scores(folder: RunFolder, items: Sequence[Sample]) -> pd.DataFrame | None:
     """What an earlier call wrote; None where a map is gone, or a file can be read that could not be read then."""
     try:
         table = read_csv(folder.path / MAP_SCORES).fillna({"message": ""})
@@ -391,7 +377,7 @@ def _npy(values: npt.NDArray[np.float32]) -> bytes:
 
 
 def _readable(
-    items: Iterable[Item], records: Sequence[ImageRecord] = (), advance: Advance | None = None
+    items: Iterable[Sample], records: Sequence[ImageRecord] = (), advance: Advance | None = None
 ) -> Iterator[tuple[int, Picture]]:
     """Images that can be read, with their places; the records of the others say why they cannot."""
     for index, item in enumerate(items):

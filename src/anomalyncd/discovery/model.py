@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,10 @@ from ..binarize.base import Binarizer
 from ..binarize.prepare import binarizer_for
 from ..checksums import seal, unseal
 from ..config import Config, make_config
-from ..data.gather import Inputs
+from ..data.dataset import Dataset
+from ..data.gather import Sources, gather
 from ..errors import DataError, RunError
+from ..labels import default_name
 from ..learn.classifier import Classifier, Parts
 from ..learn.features import RegionEncoder, TokenNetwork
 from ..regions.extract import Extractor
@@ -71,9 +73,26 @@ class DiscoveryModel:
         self.names = {k: self.names.get(k, default_name(k)) for k in self.classes.tolist()}
         self.highest = max(self.highest, *self.classes.tolist(), 0)
 
-    def check_maps(self, inputs: Inputs) -> None:
+    def gather(
+        self,
+        images: Sources | Dataset,
+        maps: Sources | None = None,
+        masks: Sources | None = None,
+        exclude: Collection[str] = (),
+    ) -> Dataset:
+        """New images as this model needs them: with maps or masks, or bare where the run's own detector makes maps."""
+        bare = maps is None and masks is None and self.config.detect.name is not None
+        dataset = gather(images, maps, masks, exclude=exclude, bare=bare)
+        if dataset.is_bare and self.config.detect.name is None:
+            raise DataError(
+                "give either maps (--maps) or masks (--masks), one for each image; the run has no detector."
+            )
+        self.check_maps(dataset)
+        return dataset
+
+    def check_maps(self, dataset: Dataset) -> None:
         """Refuse maps whose values do not mean what those of the run meant."""
-        if all(item.map is None for item in inputs.items):
+        if all(sample.map is None for sample in dataset):
             return
         if self.binarizer is None:
             raise DataError(
@@ -214,11 +233,6 @@ class DiscoveryModel:
         if names:
             model.names |= {k: name for k, name in read_names(folder).items() if k in model.names}
         return model
-
-
-def default_name(label: int) -> str:
-    """What a class is called until a person names it."""
-    return "normal" if label == 0 else f"class {label}"
 
 
 def read_names(folder: Path) -> dict[int, str]:

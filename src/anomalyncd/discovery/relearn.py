@@ -13,6 +13,7 @@ import safetensors.numpy
 
 from ..assign.outliers import small_groups
 from ..errors import DataError, RunError
+from ..labels import default_name
 from ..learn.classifier import Parts
 from ..learn.cluster import centres
 from ..learn.refine import refine
@@ -32,7 +33,7 @@ from ..run.folder import (
 )  # fmt: skip
 from ..run.store import RegionStore
 from ..run.tables import assign, read_csv, to_csv
-from .model import DiscoveryModel, default_name
+from .model import DiscoveryModel
 
 Key = tuple[str, int]  # image, region
 

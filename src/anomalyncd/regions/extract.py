@@ -13,13 +13,14 @@ import numpy.typing as npt
 from ..binarize.base import Binarizer
 from ..binarize.prepare import FloatMap, binarize_map, note_on_map, prepare_map
 from ..config import Config
+from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.maps import read_mask
 from ..errors import BadFileError
 from ..learn.features import CropBatch, RegionEncoder
 from .find import CropRule, Region, cut, cut_map, find_regions, whole_region
 from .prefetch import ahead
-from .records import ImageRecord, Item, RegionRecord
+from .records import ImageRecord, RegionRecord
 
 FLAT = np.ones((1, 1), np.float32)
 
@@ -71,11 +72,11 @@ class Extractor:
         self.config, self.binarizer, self.encoder, self.alarm = config, binarizer, encoder, alarm
         self.rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
 
-    def __call__(self, items: Sequence[Item], first_index: int = 0) -> Extracted:
+    def __call__(self, items: Sequence[Sample], first_index: int = 0) -> Extracted:
         """Work on a few images at once; a file that cannot be read is noted, not raised."""
         return self.encode(list(ahead(self.prepare, enumerate(items, start=first_index))))
 
-    def prepare(self, numbered: tuple[int, Item]) -> Prepared:
+    def prepare(self, numbered: tuple[int, Sample]) -> Prepared:
         """All that comes before the network, of one image with its place in the list; threads may call it."""
         index, item = numbered
         out = Prepared(ImageRecord(index, item.id))
@@ -133,7 +134,7 @@ class Extractor:
         return out
 
     def _regions(
-        self, item: Item, record: ImageRecord
+        self, item: Sample, record: ImageRecord
     ) -> tuple[list[Region], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None, FloatMap]:
         """Regions, components, mask (or None), and the map on the fitted range, which is flat where there is none."""
         size = (record.height, record.width)
@@ -178,7 +179,7 @@ def solid(mask: npt.NDArray[np.bool_], erosion: int) -> npt.NDArray[np.bool_]:
     return np.isin(components, np.unique(components[left > 0]))
 
 
-def is_readable(item: Item) -> bool:
+def is_readable(item: Sample) -> bool:
     """Whether all files of an image can be read by now."""
     try:
         read_image(item.image)

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import make_config, read_config
+from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.maps import StackRow, read_map, read_mask
 from ..errors import BadFileError
 from ..regions.find import CropRule, find_regions
-from ..regions.records import Item
 from ..run.store import file_stem
 from ..run.tables import read_results
 from .canvas import Picture
@@ -42,7 +42,7 @@ class StoredPictures:
     range : (low, high) that the run's binariser was fitted to, in the maps' units; None where there were no maps
     """
 
-    def __init__(self, run: Path, items: Sequence[Item] = ()) -> None:
+    def __init__(self, run: Path, items: Sequence[Sample] = ()) -> None:
         self.run = run
         self.images, self.manifest = read_results(run)
         self.range = _read_range(run / "range.json")

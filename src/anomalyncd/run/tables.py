@@ -18,9 +18,10 @@ import pandas as pd
 
 from ..assign.images import image_classes, merge_regions
 from ..config import MergeConfig
+from ..data.dataset import Sample, Source
 from ..data.maps import StackRow
 from ..errors import RunError, SettingsError
-from ..regions.records import ImageRecord, Item, RegionRecord, Source
+from ..regions.records import ImageRecord, RegionRecord
 from .folder import CORRECTIONS, HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL, REGIONS_TABLE, RunFolder
 
 DIGITS = 6  # of all figures: equal results are equal bytes, whichever engine computed them
@@ -142,7 +143,7 @@ def _counted(
     return say.astype(bool)
 
 
-def manifest(images: Sequence[ImageRecord], items: Sequence[Item]) -> pd.DataFrame:
+def manifest(images: Sequence[ImageRecord], items: Sequence[Sample]) -> pd.DataFrame:
     """Every file that was looked at, read or skipped, and where it and its map lay; arrays lie nowhere."""
     return pd.DataFrame(
         {

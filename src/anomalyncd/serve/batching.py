@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.maps import read_map, read_mask
 from ..discovery.classify import Prediction, Predictor
 from ..errors import BadFileError
 from ..regions.extract import Prepared
-from ..regions.records import ImageRecord, Item
+from ..regions.records import ImageRecord
 from .limits import Limits
 from .metrics import Metrics
 from .traffic import try_later
@@ -55,7 +56,7 @@ class _Job:
     upload: Upload | None
     pixels: int = 0  # that were decoded
     future: Future[Classed] = field(default_factory=Future)
-    item: Item | None = None
+    item: Sample | None = None
     prepared: Prepared | None = None
 
 
@@ -180,7 +181,7 @@ class Batcher:
         if predictor.detector is not None:
             items = [job.item for job in jobs if job.item is not None]
             maps = list(predictor.detector.maps([np.asarray(item.image, np.uint8) for item in items]))
-            mapped = [Item(item.id, item.image, found) for item, found in zip(items, maps, strict=True)]
+            mapped = [Sample(item.id, item.image, found) for item, found in zip(items, maps, strict=True)]
             numbered = zip([job.index for job in jobs], mapped, strict=True)
             prepared = list(self._helpers.map(predictor.extractor.prepare, numbered))
         else:
@@ -206,7 +207,7 @@ class Batcher:
             job.future.set_exception(outcome)
 
 
-def _item(index: int, upload: Upload, limits: Limits) -> Item:
+def _item(index: int, upload: Upload, limits: Limits) -> Sample:
     """An upload as arrays."""
     image = _decode("image", read_image, upload.image, limits.pixels)
     anomaly_map, mask = None, None
@@ -214,7 +215,7 @@ def _item(index: int, upload: Upload, limits: Limits) -> Item:
         anomaly_map = _decode("map", read_map, upload.map, limits.map_pixels)
     if upload.mask:  # an empty one says that there is no defect
         mask = _decode("mask", read_mask, upload.mask, limits.map_pixels)
-    return Item(str(index), image, anomaly_map, mask)
+    return Sample(str(index), image, anomaly_map, mask)
 
 
 def _decode(field: str, read: Callable[..., Array], content: bytes, most_pixels: int) -> Array:
@@ -228,7 +229,7 @@ def _decode(field: str, read: Callable[..., Array], content: bytes, most_pixels:
     return values
 
 
-def _pixels(item: Item) -> int:
+def _pixels(item: Sample) -> int:
     """Of all its arrays; colours of a pixel count once."""
     arrays = (item.image, item.map, item.mask)
     return sum(math.prod(array.shape[:2]) for array in arrays if isinstance(array, np.ndarray))

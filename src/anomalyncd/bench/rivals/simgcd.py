@@ -49,7 +49,7 @@ class SimGCD(TrainedRival):
         self.entropy_weight = entropy_weight
 
     def _discover(self, job: Job) -> tuple[Features, Probabilities]:
-        n_base = 0 if job.base is None else int(job.base.labels.max()) + 1
+        n_base = 0 if job.base is None else int(job.base.numbered_labels.max()) + 1
         net = self._network(RegionNet, n_base + self.n_classes)
         features, _ = self._learn(
             job, net, n_base, entropy_weight=self.entropy_weight, student_temperature=TEMPERATURE,

@@ -17,13 +17,13 @@ import numpy.typing as npt
 import torch
 
 from ...config import LearnConfig, make_config
+from ...data.dataset import Sample
 from ...data.images import read_image
 from ...errors import SettingsError
 from ...learn.bank import Indices, draw_two, fill_bank, run_trunk
 from ...learn.network import RegionNet, ViewBatch
 from ...learn.trainer import train
 from ...learn.views import centre
-from ...regions.records import Item
 from .base import Features, Job, Rival
 from .patches import BATCH, image_key, square
 
@@ -66,11 +66,11 @@ class TrainedRival(Rival):
     def _learn(self, job: Job, net: RegionNet, n_base: int, **settings: Any) -> tuple[Features, Features]:
         """Train `net`; returns the features (unit vectors) of the images and of the base set."""
         config = self._config(settings)
-        sets = [job.items] if job.base is None else [job.items, job.base.items]
+        sets = [job.items] if job.base is None else [job.items, job.base.samples]
         banks = self._timed("views", lambda: [self._bank(job, items) for items in sets])
         labels = np.full(len(job.items), -1)
         if job.base is not None:
-            labels = np.concatenate([labels, job.base.labels])
+            labels = np.concatenate([labels, job.base.numbered_labels])
         device = next(net.parameters()).device
 
         def learn() -> None:
@@ -104,7 +104,7 @@ class TrainedRival(Rival):
         }  # fmt: skip
         return make_config({"learn": {**own, **settings}}).learn
 
-    def _bank(self, job: Job, items: Sequence[Item]) -> Path:
+    def _bank(self, job: Job, items: Sequence[Sample]) -> Path:
         """Folder with tokens.npy (R, V, N, C) of the random views, and centre.npy (R, N, C), float16."""
         vit = self._vit
         view = vit.fit_size(self.size)
