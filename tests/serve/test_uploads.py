@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from anomalyncd.serve.uploads import Upload, parse
 
+FORM = "multipart/form-data; boundary=b"
 NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=20)
 
 
@@ -36,11 +37,12 @@ def test_contents_that_look_like_an_end(content, tail):
 @pytest.mark.parametrize(
     ("body", "kind", "words"),
     [
-        (b"", "multipart/form-data; boundary=b", "not whole"),
-        (b"--b--", "multipart/form-data; boundary=b", "at least one file"),
-        (b"--b\r\n\r\nx\r\n--b--", "multipart/form-data; boundary=b", "one is called ''"),
-        (b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\nx', "multipart/form-data; boundary=b", "not whole"),
-        (b'--b\r\nContent-Disposition: form-data; name="img"\r\n\r\nx\r\n--b--', "multipart/form-data; boundary=b", "'img'"),
+        (b"", FORM, "not whole"),
+        (b"--b--", FORM, "at least one file"),
+        (b"--b\r\n\r\nx\r\n--b--", FORM, "without a name"),
+        (b'--b\r\nContent-Disposition: form-data; name="image"\r\n\r\nx', FORM, "not whole"),
+        (b'--b\r\nContent-Disposition: form-data; name=""\r\n\r\nx\r\n--b--', FORM, "called ''"),
+        (b'--b\r\nContent-Disposition: form-data; name="img"\r\n\r\nx\r\n--b--', FORM, "'img'"),
         (b"--b", "multipart/form-data", "boundary"),
         (b"--b", "multipart/form-data; boundary=\N{SKULL}", "boundary"),
         (b"[]", "application/json", "an object"),
@@ -61,12 +63,21 @@ def test_malformed_bodies_are_named(body, kind, words):
 def test_a_form_of_many_parts_is_left_as_soon_as_there_are_too_many():
     part = b'\r\n--b\r\nContent-Disposition: form-data; name="mask"\r\n\r\n'
     with pytest.raises(HTTPException, match="no more than 4 images") as error:
-        parse(part * 100_000, "multipart/form-data; boundary=b", "image", 4)
+        parse(part * 100_000, FORM, "image", 4)
     assert error.value.status_code == 413
+
+
+def test_large_files_stay_in_memory(monkeypatch):
+    monkeypatch.setattr("tempfile.TemporaryFile", None)
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", None)
+    monkeypatch.setattr("python_multipart.multipart.File.flush_to_disk", None)
+    content = bytes(3_000_000)
+    request = httpx.Request("POST", "http://x", files={"image": ("a", content)})
+    assert parse(request.read(), request.headers["Content-Type"], "image", 1) == [Upload("a", content)]
 
 
 def test_forms_write_nothing_into_the_log(caplog):
     for body in (b"--b--epilogue", b"--x", b"--b\r\n: x\r\n\r\n"):
         with pytest.raises(HTTPException):
-            parse(body, "multipart/form-data; boundary=b", "image", 4)
+            parse(body, FORM, "image", 4)
     assert not caplog.records

@@ -85,8 +85,8 @@ class Applier:
                 raise ConflictError("There is no correction to apply.")
             before = classes.before
             body = {
-                "labels": [[*before.keys[row], int(classes.labels[row])] for row in classes.changed().nonzero()[0]],
-                "fixed": [list(key) for key in classes.fixed_keys],
+                "labels": [[*before.keys[row], int(classes.labels[row])] for row in classes.moved().nonzero()[0]],
+                "fixed": before.named(classes.fixed.nonzero()[0]),
                 "names": {str(k): name for k, name in classes.names.items() if k >= 0 and before.names.get(k) != name},
                 "old": {str(k): name for k, name in before.names.items()},
             }

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..labels import NORMAL, UNKNOWN, default_name
 from .action_log import Row
 from .apply import Applier
 from .corrected import CorrectedClasses
@@ -22,7 +23,6 @@ from .schema import (
     Step,
 )
 from .session import Session
-from .uncorrected import NORMAL, UNKNOWN
 
 SHOWN_MOVES = 60  # of one kind, as thumbnails
 
@@ -31,11 +31,11 @@ def state_answer(session: Session, applier: Applier) -> StateAnswer:
     """The whole classes."""
     with session.lock:
         classes = session.refresh()
-        moved = classes.changed()
+        moved = classes.moved()
         cards = [
             ClassCard(
                 label=label, name=classes.title(label), n_regions=len(rows), n_moved=int(moved[rows].sum()),
-                n_images=len(np.unique(classes.before.image_of[rows])), stamp=classes.touched.get(label, 0),
+                n_images=len(np.unique(classes.before.image_of[rows])), stamp=classes.changed_by.get(label, 0),
             )
             for label in sorted(classes.names, key=_place)
             for rows in [classes.members(label)]
@@ -81,8 +81,8 @@ def moves_answer(session: Session) -> MovesAnswer:
             groups.setdefault((before, after), []).append((image, region))
         shown = [
             MoveGroup(
-                before=before, before_name=names.get(before, f"class {before}"), after=after,
-                after_name=names.get(after, f"class {after}"), count=len(keys),
+                before=before, before_name=names.get(before, default_name(before)), after=after,
+                after_name=names.get(after, default_name(after)), count=len(keys),
                 asked=sum(asked.get(key) == after for key in keys),
                 regions=[base.rows[key] for key in keys if key in base.rows][:SHOWN_MOVES],
             )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +17,11 @@ import pandas as pd
 from ..discovery.model import read_names
 from ..discovery.relearn import read_corrections
 from ..errors import RunError
+from ..labels import NORMAL, UNKNOWN, default_name
 from ..run.folder import CLASS_NAMES, CORRECTIONS, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, STAGES, RunFolder
 from ..run.tables import read_csv, read_results
 
 Key = tuple[str, int]  # image, region: what a correction is stored by
-UNKNOWN = -1
-NORMAL = 0
 COLUMNS = ("image", "region", "label", "class_name", "probability", "score", "crop")
 
 
@@ -61,7 +62,7 @@ class UncorrectedClasses:
         if missing := [column for column in COLUMNS if column not in regions]:
             raise RunError(f"{run / REGIONS_TABLE}: expected the table of a run, but it has no column {missing[0]}.")
         keys = list(zip(regions["image"].tolist(), regions["region"].tolist(), strict=True))
-        names = {UNKNOWN: "unknown", NORMAL: "normal"}
+        names = {label: default_name(label) for label in (UNKNOWN, NORMAL)}
         for table in (images, regions):
             names |= dict(zip(table["label"].tolist(), table["class_name"].tolist(), strict=True))
         names |= read_names(run)
@@ -75,6 +76,10 @@ class UncorrectedClasses:
             np.array([number[image] for image, _ in keys], np.int64), names, signature,
             learned, fixed,
         )  # fmt: skip
+
+    def named(self, rows: Iterable[int]) -> list[list[Any]]:
+        """Image and region of each of these rows, as the log stores them."""
+        return [list(self.keys[row]) for row in rows]
 
     @cached_property
     def table(self) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fastapi import HTTPException
 from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
 from .schema import IMAGE_TYPES, LONGEST_NAME, Needs, PredictRequest
 
@@ -102,7 +103,33 @@ def _from_base64(text: str, place: str) -> bytes:
 
 
 def _read_form(body: bytes, boundary: bytes, most_images: int) -> list[Upload]:
-    files = _form_files(body, boundary, most_images)
+    if not boundary:
+        raise HTTPException(422, "The Content-Type of a form must have a boundary.")
+    files: dict[str, list[tuple[str, bytes]]] = {field: [] for field in FIELDS}  # file name and content of each
+    ends: list[bool] = []
+
+    def add(part: Field | File) -> None:
+        field = (part.field_name or b"").decode("utf-8", "replace")
+        if field not in files:
+            words = f"A form must have files called {', '.join(FIELDS)}, but one is called {field[:80]!r}."
+            raise HTTPException(422, words)
+        if len(files[field]) == most_images:
+            raise _too_many(most_images)
+        if isinstance(part, Field):
+            files[field].append(("", part.value or b""))
+        else:
+            name = (part.file_name or b"").decode("utf-8", "replace")[:LONGEST_NAME]
+            part.file_object.seek(0)
+            files[field].append((name, part.file_object.read()))
+
+    in_memory = {"MAX_MEMORY_FILE_SIZE": len(body)}  # all of it, always
+    with suppress(FormParserError):
+        parser = FormParser(FORM_TYPE, add, add, lambda: ends.append(True), boundary, config=in_memory)
+        parser.write(body[max(0, body.find(b"--" + boundary)) :])  # text before the first part means nothing
+    if not ends:
+        raise HTTPException(
+            422, "The form is not whole, or has a part without a name, or its boundary is not that of the Content-Type."
+        )
     images = files["image"]
     if not images:
         raise HTTPException(422, "A form must have at least one file called `image`.")
@@ -116,62 +143,3 @@ def _read_form(body: bytes, boundary: bytes, most_images: int) -> list[Upload]:
         Upload(name or f"image_{number}", content, beside["map"][number], beside["mask"][number])
         for number, (name, content) in enumerate(images)
     ]
-
-
-def _form_files(body: bytes, boundary: bytes, most_images: int) -> dict[str, list[tuple[str, bytes]]]:
-    """Field → (file name, content) of each of its files, in order; all stays in memory."""
-    if not boundary:
-        raise HTTPException(422, "The Content-Type of a form must have a boundary.")
-    files: dict[str, list[tuple[str, bytes]]] = {field: [] for field in FIELDS}
-    content: list[bytes] = []
-    header, disposition, is_whole = b"", b"", False
-
-    def begin_part() -> None:
-        nonlocal disposition
-        disposition = b""
-        content.clear()
-
-    def take_header_name(data: bytes, start: int, end: int) -> None:
-        nonlocal header
-        header = data[start:end].lower()
-
-    def take_header_value(data: bytes, start: int, end: int) -> None:
-        nonlocal disposition
-        if header == b"content-disposition":
-            disposition = data[start:end]
-
-    def take_content(data: bytes, start: int, end: int) -> None:
-        content.append(data[start:end])
-
-    def end_part() -> None:
-        options = parse_options_header(disposition)[1]
-        field, name = (options.get(key, b"").decode("utf-8", "replace") for key in (b"name", b"filename"))
-        if field not in files:
-            words = f"A form must have files called {', '.join(FIELDS)}, but one is called {field[:80]!r}."
-            raise HTTPException(422, words)
-        if len(files[field]) == most_images:
-            raise _too_many(most_images)
-        files[field].append((name[:LONGEST_NAME], b"".join(content)))
-
-    def end_form() -> None:
-        nonlocal is_whole
-        is_whole = True
-
-    try:
-        parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": begin_part,
-                "on_header_field": take_header_name,
-                "on_header_value": take_header_value,
-                "on_part_data": take_content,
-                "on_part_end": end_part,
-                "on_end": end_form,
-            },
-        )
-        parser.write(body[max(0, body.find(b"--" + boundary)) :])  # text before the first part means nothing
-    except FormParserError:
-        is_whole = False
-    if not is_whole:
-        raise HTTPException(422, "The form is not whole, or its boundary is not that of the Content-Type.")
-    return files
