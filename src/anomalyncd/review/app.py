@@ -19,22 +19,12 @@ from .. import __version__
 from ..discovery.relearn import relearn
 from ..errors import AnomalyNCDError
 from ..serve.guard import answer_errors
+from . import schema
 from .apply import Applier, Relearn
 from .corrected import ConflictError
 from .guard import ReviewGuard
 from .page_data import moves_answer, regions_answer, state_answer
 from .pictures import Pictures
-from .schema import (
-    ActionAnswer,
-    ActionRequest,
-    ApplyRequest,
-    JobAnswer,
-    MovesAnswer,
-    Order,
-    RegionsAnswer,
-    StateAnswer,
-    VersionAnswer,
-)
 from .session import Session
 
 PAGE_FILES = {  # address → file and type; nothing else of the package is served
@@ -84,43 +74,40 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn)
     _add_pictures(app, session)
 
     @app.get("/api/state", responses=REFUSALS)
-    def state() -> StateAnswer:
+    def state() -> schema.StateAnswer:
         """Classes and what can be done next."""
         return state_answer(session, applier)
 
     @app.get("/api/version")
-    def version() -> VersionAnswer:
+    def version() -> schema.VersionAnswer:
         """Whether anything happened: ask every second, and for the state when it did."""
         session.refresh()
-        return VersionAnswer(version=session.version, job=applier.job and applier.job.answer())
+        return schema.VersionAnswer(version=session.version, job=applier.job and applier.job.answer())
 
     @app.get("/api/classes/{label}/regions", responses=REFUSALS)
     def regions(
         label: Annotated[int, InPath(ge=-1, le=2**31)],
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 24,
-        order: Order = "sure",
+        order: schema.Order = "sure",
         contains: Annotated[str, Query(max_length=200, description="part of the image's name")] = "",
-    ) -> RegionsAnswer:
+    ) -> schema.RegionsAnswer:
         """Some regions of a class."""
-        found = regions_answer(session, label, offset=offset, limit=limit, order=order, contains=contains)
-        if found is None:
-            raise ConflictError(f"There is no class {label} any more.")
-        return found
+        return regions_answer(session, label, offset=offset, limit=limit, order=order, contains=contains)
 
     @app.get("/api/moves", responses=REFUSALS)
-    def moves() -> MovesAnswer:
+    def moves() -> schema.MovesAnswer:
         """What the last apply changed."""
         return moves_answer(session)
 
     @app.post("/api/actions", responses=REFUSALS)
-    def act(request: ActionRequest) -> ActionAnswer:
+    def act(request: schema.ActionRequest) -> schema.ActionAnswer:
         """Do one action. When this is answered it is on disk."""
         number = session.act(request)
-        return ActionAnswer(id=number, state=state_answer(session, applier))
+        return schema.ActionAnswer(id=number, state=state_answer(session, applier))
 
     @app.post("/api/apply", status_code=202, responses=REFUSALS)
-    def apply(request: ApplyRequest) -> JobAnswer:
+    def apply(request: schema.ApplyRequest) -> schema.JobAnswer:
         """Begin to learn from the corrections; /api/version tells how far it is."""
         return applier.start(request).answer()
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..discovery.relearn import Move, relearn
@@ -21,44 +20,39 @@ from .session import Session
 from .uncorrected import Key, UncorrectedClasses
 
 Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], list[Move]]
+NOTES = 5  # that the page shows, the last ones
 
 
-@dataclass
 class Job(Silent):
     """An apply under way, and how far it is."""
 
-    state: JobState = "running"
-    stage: str = "Starting"
-    step: int = 0
-    total: int = 0
-    message: str = ""
-    notes: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
-    ended: float | None = None
+    def __init__(self, state: JobState = "running", stage: str = "Starting") -> None:
+        self._started = time.monotonic()
+        self._shown = JobAnswer(state=state, stage=stage, step=0, total=0, message="", notes=[], seconds=0)
 
     @contextmanager
     def task(self, name: str, total: int) -> Iterator[Advance]:
-        self.stage, self.step, self.total = name, 0, total
+        self._shown.stage, self._shown.step, self._shown.total = name, 0, total
 
         def advance(steps: int = 1, note: str = "") -> None:
-            self.step += steps
+            self._shown.step += steps
 
         yield advance
 
     def say(self, text: str) -> None:
-        self.notes.append(text)
+        self._shown.notes = [*self._shown.notes, text][-NOTES:]
 
     warn = say
 
     def end(self, state: JobState, message: str = "") -> None:
-        self.ended, self.message, self.state = time.monotonic(), message, state
+        """Note how it ended, and when."""
+        self._shown = self.answer().model_copy(update={"state": state, "message": message})
 
     def answer(self) -> JobAnswer:
         """For the page."""
-        return JobAnswer(
-            state=self.state, stage=self.stage, step=self.step, total=self.total, message=self.message,
-            notes=self.notes[-5:], seconds=round((self.ended or time.monotonic()) - self.started, 1),
-        )  # fmt: skip
+        if self._shown.state == "running":
+            self._shown.seconds = round(time.monotonic() - self._started, 1)
+        return self._shown
 
 
 class Applier:
@@ -75,7 +69,7 @@ class Applier:
         session = self.session
         with session.lock:
             if session.log.find(request.key) is not None:
-                return self.job or Job(state="done", stage="Done", ended=time.monotonic())
+                return self.job or Job("done", "Done")
             classes = session.refresh()
             if session.applying is not None:
                 raise ConflictError("The corrections are being applied already.")
