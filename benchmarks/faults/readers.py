@@ -203,7 +203,7 @@ def _loaded(run: Path) -> object:
 
 
 def _base(run: Path) -> object:
-    return UncorrectedClasses.read(run).digest
+    return UncorrectedClasses(run).digest
 
 
 def _evaluated(run: Path) -> object:

@@ -74,6 +74,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             status="ok", height=64, width=64, n_regions=defect.astype(int), score=np.where(defect, 0.9, 0.1), message=""
         )
         folder = RunFolder(run)
+        folder.finish("learn", "")
         folder.write_text("images.csv", images.to_csv(index=False))
         folder.write_text("manifest.csv", manifest.to_csv(index=False))
         folder.write_text("config.yaml", "n_classes: 2\nbinarize:\n  min_map_size: 64\n  erosion: 2\n")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from anomalyncd.config import CropConfig
 from anomalyncd.data.run_lengths import run_lengths
-from anomalyncd.regions.find import CropRule
 from anomalyncd.serve.masks import RunBudget, TooManyRunsError, image_run_lengths, region_masks
 
 
@@ -37,6 +37,6 @@ def test_runs_are_counted_before_they_are_made(shape, below):
 def test_a_region_thinner_than_a_pixel_is_its_box():
     mask = np.zeros((100, 100), bool)
     mask[:, 51] = True
-    (shape,) = region_masks(mask, (10, 10), CropRule(), 1)
+    (shape,) = region_masks(mask, (10, 10), CropConfig(), 1)
     assert shape.shape == (10, 1) and shape.all()
-    assert [s.shape for s in region_masks(None, (4, 5), CropRule(), 1)] == [(4, 5)], "the whole image"
+    assert [s.shape for s in region_masks(None, (4, 5), CropConfig(), 1)] == [(4, 5)], "the whole image"

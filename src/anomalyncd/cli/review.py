@@ -58,9 +58,9 @@ def review(
 
 def _inputs(run: Path) -> str:
     """What `predict` needs besides images, as the run was made."""
-    from ..discovery.model import DiscoveryModel
+    from ..run.finished import FinishedRun
 
-    model = DiscoveryModel.read(run, device="cpu")
+    model = FinishedRun(run, device="cpu").model
     if model.config.detect.name:
         return ""
     return "--masks MASKS " if model.binarizer is None else "--maps MAPS "

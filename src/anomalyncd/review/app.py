@@ -128,7 +128,7 @@ def _add_pictures(app: FastAPI, session: Session) -> None:
         """Of the tables of now; kept until these change."""
         classes = session.refresh().before
         if not latest or latest[0].classes is not classes:
-            latest[:] = [Pictures(session.run, classes)]
+            latest[:] = [Pictures(classes)]
         return latest[0]
 
     responses: dict[int | str, dict[str, Any]] = {

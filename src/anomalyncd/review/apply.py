@@ -104,7 +104,7 @@ class Applier:
             moves = self._relearn(session.run, labels, fixed, names, job)
             with session.lock:
                 shown = [[move.image, move.region, move.before, move.after] for move in moves]
-                session.record_applied(row, shown, UncorrectedClasses.read(session.run))
+                session.record_applied(row, shown, UncorrectedClasses(session.run))
         except Exception as error:  # whatever it is, the page must say it and the corrections must stay
             self._give_up(job, f"The corrections were not applied: {_words(error)}")
         else:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp
 
+from ..checksums import sha256
 from ..serve.guard import SAFE_METHODS, Guard, refusal, same_text
 
 MOST_BYTES = 1_000_000  # of a request: a hundred thousand numbers of regions
@@ -30,7 +29,7 @@ class ReviewGuard(Guard):
 
     def check_token(self, request: Request, token: str) -> Response | None:
         cookie = f"anomalyncd_{(request.scope.get('server') or ('', 0))[1]}"  # all ports of a host share its cookies
-        derived = hashlib.sha256(f"cookie of {token}".encode()).hexdigest()
+        derived = sha256(f"cookie of {token}".encode())
         is_first = request.scope["path"] == "/" and request.method == "GET"
         if is_first and same_text(request.query_params.get("token", ""), token):
             answer = RedirectResponse("/", status_code=303)  # so that the token leaves the address bar

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -13,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
+from ..checksums import stable_hash
 from ..errors import AnomalyNCDError, RunError
 from ..labels import NORMAL
+from ..run.folder import RunFolder
 from .action_log import LOG_FILE, ActionLog, Body, Row, unreadable
 from .corrected import CORRECTIONS, ConflictError, CorrectedClasses
 from .schema import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
 from .split import split_regions
-from .uncorrected import UncorrectedClasses, signature_of
+from .uncorrected import UncorrectedClasses
 
 REVIEW_LOCK = "review.lock"
 
@@ -45,10 +46,10 @@ class Session:
         self.notice, self.version = "", 0
         self.applying: Row | None = None
         self.applied: Row | None = None
-        self.classes = CorrectedClasses(UncorrectedClasses.read(run))
+        self.classes = CorrectedClasses(UncorrectedClasses(run))
         with ExitStack() as opened:
             opened.callback(_lock_review(run).release)
-            self.log = ActionLog(run / LOG_FILE)
+            self.log = ActionLog(RunFolder(run).place(LOG_FILE))
             opened.callback(self.log.close)
             try:
                 self._begin()
@@ -75,14 +76,14 @@ class Session:
         """The classes of now, on the tables of now."""
         with self.lock:
             # While heads are learned the tables change before the log says so: until then the old ones hold.
-            if self.applying is None and signature_of(self.run) != self.classes.before.signature:
-                self._replay(UncorrectedClasses.read(self.run))
+            if self.applying is None and not self.classes.before.is_current():
+                self._replay(UncorrectedClasses(self.run))
                 self._fit_to_tables()
             return self.classes
 
     def act(self, request: ActionRequest) -> int:
         """Do and store an action; returns its id, the same one if it was done before under the same key."""
-        digest = hashlib.sha256(request.action.model_dump_json().encode()).hexdigest()
+        digest = stable_hash(request.action.model_dump(mode="json"))
         if (known := self._known(request.key, digest)) is not None:
             return known
         parts = self._split(request.action) if isinstance(request.action, Split) else []
@@ -215,7 +216,7 @@ class Session:
         changes nothing.
         """
         with self.lock:
-            row, before = self.applying, UncorrectedClasses.read(self.run)
+            row, before = self.applying, UncorrectedClasses(self.run)
             assert row is not None
             now = dict(zip(before.keys, before.labels.tolist(), strict=True))
             asked = {(image, region): label for image, region, label in row.body["labels"]}
@@ -269,7 +270,7 @@ class Session:
 
 def _lock_review(run: Path) -> FileLock:
     """The lock of a run's review, taken."""
-    owner = FileLock(run / REVIEW_LOCK, timeout=0, thread_local=False)  # closed by another thread
+    owner = FileLock(RunFolder(run).place(REVIEW_LOCK), timeout=0, thread_local=False)  # closed by another thread
     try:
         owner.acquire()
     except Timeout:

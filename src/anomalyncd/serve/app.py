@@ -22,7 +22,6 @@ from ..checksums import stable_hash
 from ..discovery.classify import Predictor
 from ..discovery.model import DiscoveryModel
 from ..errors import BadFileError
-from ..regions.find import CropRule
 from . import schema
 from .batching import Batcher, Classed
 from .guard import answer_errors
@@ -109,7 +108,7 @@ def make_api(
                     is_alone = len(found) == 1
                     if isinstance(outcome, BaseException) and (is_alone or not isinstance(outcome, BadFileError)):
                         raise outcome
-                answer = _Answer(predictor.model, predictor.extractor.rule, masks, RunBudget(limits.runs))
+                answer = _Answer(predictor.model, masks, RunBudget(limits.runs))
                 content = await run_sync(answer.to_json, names, found, abandon_on_cancel=True)
         except TimeoutError:
             raise HTTPException(504, f"No answer within {limits.seconds:g} s.") from None
@@ -170,7 +169,6 @@ class _Answer:
     """Turns what was found into JSON; budget : run lengths of masks that the whole answer may have."""
 
     model: DiscoveryModel
-    rule: CropRule
     masks: MaskForm
     budget: RunBudget
 
@@ -186,7 +184,7 @@ class _Answer:
         size = (record.height, record.width)
         shapes: Sequence[Mask | None] = [None] * len(found.regions)
         if self.masks != "none":
-            shapes = list(region_masks(found.mask, size, self.rule, len(found.regions)))
+            shapes = list(region_masks(found.mask, size, self.model.config.crop, len(found.regions)))
         return schema.ImageAnswer(
             name=name, width=record.width, height=record.height, label=row["label"], class_name=row["class_name"],
             probability=row["probability"], unknown=row["unknown"], note=record.note,
