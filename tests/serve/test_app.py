@@ -27,7 +27,7 @@ from anomalyncd.cli.serve import load
 from anomalyncd.errors import SettingsError
 from anomalyncd.report.stored import StoredPictures
 from anomalyncd.serve.app import make_api
-from anomalyncd.serve.batching import _item
+from anomalyncd.serve.batching import _decode_upload
 from anomalyncd.serve.limits import Limits
 from command import call
 from scenes import images
@@ -278,7 +278,7 @@ def test_the_answer_is_made_within_the_deadline(served, monkeypatch):
 @pytest.mark.parametrize("needs", ["image", "map"])
 def test_images_are_decoded_only_so_far_ahead(served, needs, monkeypatch):
     slow, decoded = Slow(served[needs]), []
-    monkeypatch.setattr("anomalyncd.serve.batching._item", lambda *a: decoded.append(a) or _item(*a))
+    monkeypatch.setattr("anomalyncd.serve.batching._decode_upload", lambda *a: decoded.append(a) or _decode_upload(*a))
     app = make_api(slow.predictor, limits=Limits(batch=1, threads=1, decoded_pixels=2 * 64 * 64))
     stems = [f"{number:03d}" for number in range(6)]
     with client_of(app) as client, ThreadPoolExecutor(1) as pool:

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -91,15 +91,16 @@ class ActionLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # A write-ahead log, put on disk before an action is answered: neither a crash nor a power cut takes it back.
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            self._open()
-        except (sqlite3.Error, UnicodeError) as error:  # even its own words about damage may be damaged
-            self._close_quietly()
+        except sqlite3.Error as error:
             raise unreadable(path, error) from error
-        except RunError:
-            self._close_quietly()
-            raise
+        with ExitStack() as on_error:
+            on_error.callback(self._database.close)
+            try:
+                self._open()
+            except (sqlite3.Error, UnicodeError) as error:  # even its own words about damage may be damaged
+                raise unreadable(path, error) from error
+            on_error.pop_all()
 
     def _open(self) -> None:
         database = self._database
@@ -109,6 +110,7 @@ class ActionLog:
             raise RunError(f"{self.path}: written by an older or newer version of anomalyncd ({known}).")
         if (found := database.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(found)
+        # A write-ahead log, put on disk before an action is answered: neither a crash nor a power cut takes it back.
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         if version == 0:
@@ -160,11 +162,8 @@ class ActionLog:
         return MadeOn(labels, frozenset(content["classes"]), content["learned"])
 
     def close(self) -> None:
+        """End the connection."""
         self._database.close()
-
-    def _close_quietly(self) -> None:
-        with suppress(sqlite3.Error, AttributeError):
-            self._database.close()
 
 
 def unreadable(path: Path, error: Exception) -> RunError:

@@ -26,7 +26,7 @@ from . import schema
 from .batching import Batcher, Classed
 from .guard import answer_errors
 from .limits import Limits
-from .masks import Mask, RunBudget, TooManyRunsError, image_run_lengths, region_masks, to_png
+from .masks import Mask, RunBudget, image_run_lengths, region_masks, to_png
 from .metrics import Metrics
 from .schema import MaskForm, Needs
 from .traffic import CLIENT_GONE, ServiceGuard, Traffic
@@ -78,7 +78,7 @@ def make_api(
         middleware=[Middleware(ServiceGuard, token=token, limits=limits, traffic=traffic, metrics=metrics)],
     )  # fmt: skip
     app.state.stop, app.state.traffic, app.state.batcher, app.state.limits = stop, traffic, batcher, limits
-    answer_errors(app, {BadFileError: 422, TooManyRunsError: 422})
+    answer_errors(app, {BadFileError: 422})
     _describe_requests(app)
 
     @app.exception_handler(ClientDisconnect)

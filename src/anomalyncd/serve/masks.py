@@ -9,16 +9,13 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import numpy.typing as npt
+from fastapi import HTTPException
 
 from ..config import CropConfig
 from ..data.run_lengths import run_lengths
 from ..regions.find import find_regions
 
 Mask = npt.NDArray[np.bool_]
-
-
-class TooManyRunsError(Exception):
-    """Masks that are too ragged for run lengths."""
 
 
 @dataclass
@@ -30,9 +27,8 @@ class RunBudget:
     def take(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
-            raise TooManyRunsError(
-                "The masks are too ragged for run lengths: ask with ?masks=png, or with ?masks=none."
-            )
+            words = "The masks are too ragged for run lengths: ask with ?masks=png, or with ?masks=none."
+            raise HTTPException(422, words)
 
 
 def region_masks(mask: Mask | None, image_size: tuple[int, int], crop: CropConfig, count: int) -> Iterator[Mask]:
