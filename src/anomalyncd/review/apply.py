@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..discovery.relearn import Move, relearn
+from ..discovery.relearn import relearn
 from ..errors import AnomalyNCDError
 from ..progress import Advance, Silent
 from ..report.classes import draw_class_sheets, draw_classes
@@ -17,9 +17,9 @@ from .action_log import Row
 from .corrected import ConflictError
 from .schema import ApplyRequest, JobAnswer, JobState
 from .session import Session
-from .uncorrected import Key, UncorrectedClasses
+from .uncorrected import Key
 
-Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], list[Move]]
+Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], object]
 NOTES = 5  # that the page shows, the last ones
 
 
@@ -101,10 +101,8 @@ class Applier:
         fixed = {(image, region) for image, region in body["fixed"]}
         names = {int(label): name for label, name in body["names"].items()}
         try:
-            moves = self._relearn(session.run, labels, fixed, names, job)
-            with session.lock:
-                shown = [[move.image, move.region, move.before, move.after] for move in moves]
-                session.record_applied(row, shown, UncorrectedClasses(session.run))
+            self._relearn(session.run, labels, fixed, names, job)
+            session.finish_apply()
         except Exception as error:  # whatever it is, the page must say it and the corrections must stay
             self._give_up(job, f"The corrections were not applied: {_words(error)}")
         else:

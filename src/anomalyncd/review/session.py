@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from .action_log import LOG_FILE, ActionLog, Body, Row, unreadable
 from .corrected import CORRECTIONS, ConflictError, CorrectedClasses
 from .schema import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
 from .split import split_regions
-from .uncorrected import UncorrectedClasses
+from .uncorrected import Key, UncorrectedClasses
 
 REVIEW_LOCK = "review.lock"
 
@@ -204,39 +203,26 @@ class Session:
         classes.changed_by = dict.fromkeys({*classes.names, *classes.labels.tolist()}, self.version)
         self.classes = classes
 
-    def finish_apply(self, failure: str) -> bool:
-        """End an apply of which only the run itself can tell whether it was done; returns whether it was.
+    def finish_apply(self, failure: str = "") -> bool:
+        """End an apply; returns whether the corrections are in the tables, from where on they are not replayed.
 
-        The tables change in `relearn`, the log changes here, and a crash may come between the two. Every label that an
-        apply asks for differs, by its making, from the table it starts from. So tables that `relearn` has not written hold
-        none of these labels, and tables that it has written hold all that people placed and nearly all others, which the
-        heads were trained to give. Half is a safe line between the two. On the one side the corrections are not replayed
-        on tables that have them already; on the other side they stay and can be applied again. Where only names were
-        asked for, the names tell. Where nothing was asked for (a person confirmed what is there), applying it again
-        changes nothing.
+        failure : why nobody knows whether it was done, in words; empty where `relearn` said so
         """
         with self.lock:
             row, before = self.applying, UncorrectedClasses(self.run)
             assert row is not None
             now = dict(zip(before.keys, before.labels.tolist(), strict=True))
-            asked = {(image, region): label for image, region, label in row.body["labels"]}
-            names = {int(label): name for label, name in row.body["names"].items()}
-            named = bool(names) and all(before.names.get(label) == name for label, name in names.items())
-            done = 2 * sum(now.get(key) == label for key, label in asked.items()) > len(asked) if asked else named
+            done = not failure or _was_applied(row, now, before.names)
             if done:
                 labels = self.log.made_on(row.id).labels
                 moves = [[*key, label, now[key]] for key, label in labels.items() if now.get(key, label) != label]
-                self.record_applied(row, moves, before)
+                body = {"moves": moves, "labels": row.body["labels"], "names": row.body["old"]}
+                self.append("applied", body, f"end:{row.id}", before)
             else:
                 self.append("failed", {"message": failure}, f"end:{row.id}", before)
                 self.notice = failure
                 self._fit_to_tables()
             return done
-
-    def record_applied(self, row: Row, moves: list[list[Any]], before: UncorrectedClasses) -> None:
-        """The corrections are in the tables now: from here on they are not replayed."""
-        body = {"moves": moves, "labels": row.body["labels"], "names": row.body["old"]}
-        self.append("applied", body, f"end:{row.id}", before)
 
     def _fit_to_tables(self) -> None:
         """Make waiting corrections fit the tables that another command has written since, or set them aside."""
@@ -266,6 +252,23 @@ class Session:
         if taken:
             numbers = [[label, number] for number, label in enumerate(sorted(taken), self._new_label())]
             self.append("renumber", {"numbers": numbers}, f"renumber:{self.version}", before)
+
+
+def _was_applied(row: Row, labels: Mapping[Key, int], names: Mapping[int, str]) -> bool:
+    """Whether the tables of a run hold what an apply asked for.
+
+    The tables change in `relearn`, the log changes afterwards, and a crash may come between the two. Every label that an
+    apply asks for differs, by its making, from the table it starts from. So tables that `relearn` has not written hold
+    none of these labels, and tables that it has written hold all that people placed and nearly all others, which the
+    heads were trained to give. Half is a safe line between the two. On the one side the corrections are not replayed on
+    tables that have them already; on the other side they stay and can be applied again. Where only names were asked for,
+    the names tell. Where nothing was asked for (a person confirmed what is there), applying it again changes nothing.
+    """
+    asked, named = row.body["labels"], row.body["names"]
+    if asked:
+        n_held: int = sum(labels.get((image, region)) == label for image, region, label in asked)
+        return 2 * n_held > len(asked)
+    return bool(named) and all(names.get(int(label)) == name for label, name in named.items())
 
 
 def _lock_review(run: Path) -> FileLock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
@@ -87,19 +86,9 @@ def _read_json(body: bytes) -> list[Upload]:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise HTTPException(422, f"{place}: {first['msg']}" if place else first["msg"]) from None
-    uploads = []
-    for number, one in enumerate(request.images):
-        texts = {field: text for field in FIELDS if (text := getattr(one, field)) is not None}
-        contents = {field: _from_base64(text, f"images.{number}.{field}") for field, text in texts.items()}
-        uploads.append(Upload(one.name or f"image_{number}", **contents))
-    return uploads
-
-
-def _from_base64(text: str, place: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError:
-        raise HTTPException(422, f"{place}: expected the content of a file in base64.") from None
+    return [
+        Upload(one.name or f"image_{number}", one.image, one.map, one.mask) for number, one in enumerate(request.images)
+    ]
 
 
 def _read_form(body: bytes, boundary: bytes, most_images: int) -> list[Upload]:
