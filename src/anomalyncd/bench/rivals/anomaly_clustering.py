@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ...data.dataset import Sample
 from ...detect.patchcore import PatchBank
-from ...detect.tokens import check_least
+from ...detect.settings import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import ward
 from .base import Features, Job, Probabilities, Rival, one_hot
