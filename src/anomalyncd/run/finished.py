@@ -198,6 +198,11 @@ class FinishedRun:
         files = [self.path / name for name in (IMAGES_TABLE, REGIONS_TABLE, CLASS_NAMES, CORRECTIONS)]
         return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in (f.stat() for f in files if f.exists()))
 
+    @property
+    def learned(self) -> str:
+        """Changes when `discover` learns anew, and numbers of classes mean others."""
+        return self.folder.key("learn")
+
     def detector(self) -> Detector:
         """The detector that made the run's maps, ready for new images."""
         from .detector import read_detector

@@ -159,6 +159,10 @@ class RunFolder:
         """Whether the stage was ever begun."""
         return stage in self._stages()
 
+    def key(self, stage: str) -> str:
+        """Hash of what the stage was made from; empty where it was never begun."""
+        return str(self._stages().get(stage, {}).get("key", ""))
+
     def start(self, stage: str, key: str, *outputs: str) -> None:
         """Begin or go on with a stage: its outputs are kept only if they were begun from the same inputs."""
         if self._stages().get(stage, {}).get("key") != key:
