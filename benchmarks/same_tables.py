@@ -238,7 +238,8 @@ def compared(name: str, old: Side, new: Side | None) -> bool:
             seconds[place] = side.make(name)
         if new:
             predicts = old.cases[name].steps[-1][0] == "predict"
-            wrong = differences(*folders, TABLES + PREDICTED if predicts else TABLES)
+            found = differences(*folders, TABLES + PREDICTED if predicts else TABLES)
+            wrong = [f"differs: {difference}" for difference in found]
             notes = differences(*folders, [table for table in NOTED if any((f / table).exists() for f in folders)])
     except FailedError as error:
         wrong = [f"{'new' if seconds[0] else 'old'} fails: {error}"]
