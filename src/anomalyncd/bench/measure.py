@@ -20,15 +20,16 @@ from ..data.gather import gather_normal
 from ..data.images import read_image
 from ..data.maps import StackRow, read_map
 from ..detect import DETECTORS
-from ..discovery.maps import make_maps, pinned
+from ..discovery.maps import make_maps
+from ..discovery.results import assign
 from ..errors import DataError
 from ..estimator import AnomalyNCD
 from ..metrics import evaluate
 from ..progress import Silent
 from ..run.evaluate import evaluate_maps
 from ..run.folder import RETRAINED, RunFolder
-from ..run.store import SHARD, RegionStore, file_identity
-from ..run.tables import assign
+from ..run.stages import Stages, definite, file_identity
+from ..run.store import SHARD, RegionStore
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row
 from .products import Labelled, Product, fingerprint_of, load_product
 from .rivals import rival
@@ -96,7 +97,7 @@ class Lab:
             if folder not in self._prints:
                 self._prints[folder] = fingerprint_of(folder)
             return self._prints[folder]
-        config = pinned(case.config)
+        config = definite(case.config)
         weights = None if config.model.weights is None else file_identity(config.model.weights)
         return stable_hash(case.source, config.detect.settings, config.model.backbone, weights, config.precision)
 
@@ -147,7 +148,7 @@ class Lab:
             cut = time.perf_counter()
             probabilities = model.region_probabilities(found.parts, found.regions)
             known = time.perf_counter()
-            assign(found.images, found.regions, probabilities, model.classes, model.names, model.config.merge)
+            assign(found.images, found.regions, probabilities, model)
             took["binarize-and-crop"] += cut - began - encoder.seconds
             took["network"] += known - cut + encoder.seconds
             took["merge"] += time.perf_counter() - known
@@ -183,7 +184,7 @@ class Lab:
         if given is not None:
             return *_given_maps(case.product, given), 0.0
         out = self._maps_folder(case) if fitted is None else Path(f"{fitted}-new")
-        config = pinned(case.config)
+        config = definite(case.config)
         detect = config.detect.model_copy(update={"name": case.source})
         config = config.model_copy(update={"detect": detect, "random_state": 0})
         kind = DETECTORS.get(case.source)
@@ -191,9 +192,8 @@ class Lab:
         normal = gather_normal(case.product.normal if wants_normal else None).samples
         began = time.perf_counter()
         with RunFolder(out).writing() as folder:
-            items, scores = make_maps(
-                folder, case.product.items(), config, self.progress, normal=normal, fitted=fitted
-            )  # fmt: skip
+            stages = Stages(folder, config, self.progress)
+            items, scores = make_maps(stages, case.product.items(), normal=normal, fitted=fitted)
             seconds = longest(folder, "bench.json", {"maps": time.perf_counter() - began})
         readable = set(scores.loc[scores["message"] == "", "image"])
         return [item for item in items if item.id in readable], scores, seconds["maps"]
@@ -209,7 +209,7 @@ class Lab:
 
     def _fit(self, case: Case) -> tuple[AnomalyNCD, Path]:
         """Through a run folder that all cells share whose frozen features are the same."""
-        config = pinned(case.config).model_copy(update={"detect": DetectConfig()})
+        config = definite(case.config).model_copy(update={"detect": DetectConfig()})
         items = self._items(case)
         frozen = frozen_settings(config)
         key = stable_hash(
@@ -220,7 +220,7 @@ class Lab:
         if case.base is not None:
             kept = self.work / "base" / stable_hash(case.base.fingerprint, frozen)[:12]
             borrow(kept, run)
-        model = AnomalyNCD.from_config(config, progress=self.progress)
+        model = AnomalyNCD(progress=self.progress, **config.differences())
         base = None if case.base is None else case.base.data
         model.fit(Dataset(items, folders=(case.product.root,)), base=base, run=run)
         if kept is not None:

@@ -20,13 +20,12 @@ from .. import __version__
 from ..checksums import stable_hash
 from ..config import Config, make_config, merge_layers
 from ..detect import DETECTORS
-from ..discovery.maps import pinned
 from ..errors import AnomalyNCDError, DataError, SettingsError
 from ..model.backbone import resolve_name
 from ..progress import Silent
 from ..run.folder import FORMAT as RUN_FORMAT
 from ..run.folder import RunFolder
-from ..run.store import file_identity
+from ..run.stages import definite, file_identity
 from ..run.tables import to_csv
 from .experiment import IMAGES_ONLY, MASKS, OURS, PAPER_ONLY, Experiment, Row
 from .measure import Case, Lab, Measured
@@ -233,7 +232,7 @@ class Bench:
     def _name(self, case: Case, measure: str) -> str:
         """Where a result is stored: by everything that it depends on."""
         base = None if case.base is None else case.base.fingerprint
-        config: Config = pinned(case.config)
+        config: Config = definite(case.config)
         about = config.model_dump(mode="json", exclude={"device", "preset", "random_state"})
         if case.row.method != OURS:
             about = {"backbone": config.model.backbone, "settings": case.row.settings}

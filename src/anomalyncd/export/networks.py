@@ -17,10 +17,10 @@ from ..detect import DETECTORS, MuSc, PatchCore
 from ..detect.musc import References
 from ..detect.patchcore import PatchBank
 from ..detect.stored import FILE
-from ..discovery.maps import DETECTOR, detect_again
 from ..discovery.model import DiscoveryModel, make_encoder
 from ..errors import DataError, SettingsError
 from ..progress import Silent
+from ..run.detector import DETECTOR, read_detector
 from ..run.folder import CLASS_NAMES, MODEL_FILE
 from ..runtime.engine import open_graph
 from ..runtime.folder import DETECTOR_FILE, ExportInfo, GridInfo, NetworkInfo
@@ -156,7 +156,7 @@ class RunNetworks:
             self._add_detector(run)
 
     def _add_detector(self, run: Path) -> None:
-        detector = detect_again(run, self.model.config)
+        detector = read_detector(run, self.model.config)
         assert isinstance(detector, PatchCore | MuSc)
         vit, blocks, memory = detector.vit, detector.used_blocks, detector.memory
         self.writers["detector"] = lambda path: write_grid(path, vit, blocks)

@@ -19,7 +19,8 @@ from ..errors import SettingsError
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord
 from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
-from ..run.store import SHARD, fingerprint
+from ..run.stages import fingerprint
+from ..run.store import SHARD
 
 KINDS = ("regions", "images")  # tables of a part, in the order in which they are written: the last one seals it
 LARGEST = 16 * SHARD  # images of a block; whole shards, so that the network sees the same batches as in one process

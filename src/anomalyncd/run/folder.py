@@ -35,6 +35,9 @@ REPORT = "report.html"
 RETRAINED = "tokens/trained.safetensors"  # features of all regions after training, where the network changed
 UPDATE = "update"  # stage: more images than `discover` was given
 EXPORT = "export"
+RANGE = "range.json"
+MAPS = "maps"
+SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
 PATIENCE = 30.0  # seconds that a reader waits while another process changes several files at once
 COMMIT = "commit"  # files that replace others together
 JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic links
@@ -156,6 +159,10 @@ class RunFolder:
         """Whether the stage was ever begun."""
         return stage in self._stages()
 
+    def key(self, stage: str) -> str:
+        """Hash of what the stage was made from; empty where it was never begun."""
+        return str(self._stages().get(stage, {}).get("key", ""))
+
     def start(self, stage: str, key: str, *outputs: str) -> None:
         """Begin or go on with a stage: its outputs are kept only if they were begun from the same inputs."""
         if self._stages().get(stage, {}).get("key") != key:
@@ -186,6 +193,13 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         """Write JSON, sorted and indented, whole or not at all."""
         self.write_text(name, to_json(value))
+
+    def read_json(self, name: str) -> Any:
+        """What a JSON file holds; None where it is missing or damaged."""
+        try:
+            return json.loads(self.place(name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
 
     def remove(self, name: str) -> None:
         """Take a file or a folder away, if it is there."""

@@ -26,7 +26,7 @@ from ...model.backbone import MaskGuidedViT, load_vit, resolve_name
 from ...model.device import choose_device
 from ...progress import Silent
 from ...regions.records import ImageRecord, report_files
-from ...run.store import content_order, file_identity
+from ...run.stages import content_order, file_identity
 from .cache import Cache
 
 T = TypeVar("T")

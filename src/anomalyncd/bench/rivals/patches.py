@@ -18,7 +18,7 @@ from ...data.images import read_image
 from ...data.maps import read_mask
 from ...model.backbone import MaskGuidedViT, image_tensor
 from ...progress import Silent
-from ...run.store import fingerprint
+from ...run.stages import fingerprint
 from .cache import Cache
 
 BATCH = 16
