@@ -25,6 +25,7 @@ from anomalyncd.review.requests import ActionRequest
 from anomalyncd.review.session import Session
 from anomalyncd.review.tables import Base
 from anomalyncd.run.evaluate import evaluate_run, read_labels
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import RegionStore
 
@@ -212,7 +213,7 @@ def _evaluated(run: Path) -> object:
 
 
 def _exported(run: Path) -> object:
-    results = Results(run)
+    results = Results(FinishedRun(run))
     return [(image.name, image.label, len(list(results.masks(image)))) for image in results.images]
 
 

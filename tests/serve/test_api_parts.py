@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from anomalyncd.config import CropConfig
-from anomalyncd.export.coco import run_lengths as of_whole_image
+from anomalyncd.data.run_lengths import run_lengths as of_whole_image
 from anomalyncd.serve.metrics import Metrics
 from anomalyncd.serve.shapes import RunBudget, TooManyRunsError, region_shapes, run_lengths
 from anomalyncd.serve.uploads import Upload, UploadError, parse

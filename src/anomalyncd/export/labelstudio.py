@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__
+from ..data.run_lengths import run_lengths
 from ..errors import SettingsError
 from .source import Finding, Image, Results
 
@@ -89,14 +90,12 @@ def brush_rle(mask: NDArray[np.bool_]) -> list[int]:
     >>> brush_rle(np.array([[False, True]]))
     [0, 0, 0, 8, 57, 181, 124, 48, 8, 127, 224]
     """
-    pixels = mask.ravel()
-    starts = np.flatnonzero(np.append(True, pixels[1:] != pixels[:-1]))
-    lengths = 4 * np.diff(starts, append=len(pixels))
-    bits = [f"{4 * len(pixels):032b}{8 - 1:05b}", *(f"{size - 1:04b}" for size in SIZES)]
-    for length, inside in zip(lengths.tolist(), pixels[starts].tolist(), strict=True):
+    bits = [f"{4 * mask.size:032b}{8 - 1:05b}", *(f"{size - 1:04b}" for size in SIZES)]
+    for place, count in enumerate(run_lengths(mask.T)):  # of 0, 1, 0, … along the rows
+        length, value = 4 * count, 255 * (place % 2)
         for part in [LONGEST] * (length // LONGEST) + [length % LONGEST] * (length % LONGEST > 0):
             choice = next(index for index, size in enumerate(SIZES) if part <= 1 << size)
-            bits.append(f"1{choice:02b}{part - 1:0{SIZES[choice]}b}{255 * inside:08b}")
+            bits.append(f"1{choice:02b}{part - 1:0{SIZES[choice]}b}{value:08b}")
     stream = "".join(bits)
     n_bytes = -(-len(stream) // 8)
     return list(int(stream.ljust(8 * n_bytes, "0"), 2).to_bytes(n_bytes, "big"))

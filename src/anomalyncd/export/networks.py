@@ -11,19 +11,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from ..detect import DETECTORS, MuSc, PatchCore
+from ..detect import DETECTORS, Detector, MuSc, PatchCore
 from ..detect.musc import References
 from ..detect.patchcore import PatchBank
-from ..detect.stored import FILE
-from ..discovery.maps import DETECTOR, detect_again
-from ..discovery.model import DiscoveryModel, make_encoder
 from ..errors import DataError, SettingsError
 from ..progress import Silent
+from ..run.finished import FinishedRun
 from ..run.folder import CLASS_NAMES, MODEL_FILE
 from ..runtime.engine import open_graph
-from ..runtime.folder import DETECTOR_FILE, ExportInfo, GridInfo, NetworkInfo
+from ..runtime.folder import ExportInfo, GridInfo, NetworkInfo
 from ..runtime.network import GraphNetwork
 from .onnx import (
     Description,
@@ -82,9 +78,10 @@ def export_networks(
     """
     _check(format, int8, calibration)
     out = out or run / "export" / (format + ("-int8" if int8 else ""))
-    check_outside(out, run, Results(run).images)
-    networks = RunNetworks(run, progress or Silent())
-    samples = Calibration(run, networks.model.config, calibration) if int8 else None
+    finished = FinishedRun(run, device="cpu")
+    check_outside(out, run, Results(finished).images)
+    networks = RunNetworks(finished, progress or Silent())
+    samples = Calibration(finished, calibration) if int8 else None
     ending = ".onnx" if format == "onnx" else ".xml"
     notes: dict[str, Any] = {}
     as_float = []
@@ -92,8 +89,8 @@ def export_networks(
     with whole_folder(out, format, notes) as folder, tempfile.TemporaryDirectory(prefix="anomalyncd-") as workspace:
         for path in [run / name for name in COPIED if (run / name).exists()]:
             shutil.copyfile(path, folder / path.name)
-        if isinstance(networks.memory, References):
-            shutil.copyfile(run / DETECTOR / FILE, folder / DETECTOR_FILE)
+        if isinstance(networks.detector, MuSc):
+            networks.detector.save(folder)  # with its references
         with (progress or Silent()).task("Graphs", len(networks.writers)) as advance:
             for name, write in networks.writers.items():
                 onnx = (folder if format == "onnx" else Path(workspace)) / f"{name}.onnx"
@@ -107,15 +104,15 @@ def export_networks(
         if int8:
             graphs = {name: open_graph(folder / f"{name}.xml", "openvino") for name in networks.writers}
             rounded = GraphNetwork(networks.network, graphs)
-            refitted = fit_unknown_again(run, networks.model, rounded, progress or Silent())
-            (folder / MODEL_FILE).write_bytes(networks.model.pack())
+            refitted = fit_unknown_again(finished, rounded, progress or Silent())
+            (folder / MODEL_FILE).write_bytes(finished.model.pack())
         packages = ("torch", "timm", "onnx", *(("openvino",) if format == "openvino" else ()))
         info = ExportInfo(
             format=format,
             precision="int8" if int8 else "float32",
             network=networks.network,
             graphs={name: name + ending for name in networks.writers},
-            detector=networks.model.config.detect.name,
+            detector=finished.model.config.detect.name,
             detector_grid=networks.detector_grid,
         )
         notes |= {
@@ -125,7 +122,7 @@ def export_networks(
             **info.notes(folder),
         }
     n_bytes = sum(path.stat().st_size for path in out.iterdir())
-    detector = networks.model.config.detect.name
+    detector = finished.model.config.detect.name
     return ExportedNetworks(out, n_bytes, detector, networks.detector_grid is not None, as_float, refitted)
 
 
@@ -135,14 +132,13 @@ class RunNetworks:
     Attributes
     ----------
     writers : graph → what writes it as ONNX; only graphs that the run's features and detector need
-    memory, detector_grid : of the run's detector; None where maps or masks were given, or where it cannot be exported
+    detector, detector_grid : None where maps or masks were given, or where the run's detector cannot be exported
     """
 
-    def __init__(self, run: Path, progress: Silent) -> None:
-        self.model = DiscoveryModel.read(run, device="cpu")
-        config, features = self.model.config, self.model.config.features
-        self.vit = vit = self.model.vit(progress.say)
-        block, size = make_encoder(vit, config).block, config.model.input_size
+    def __init__(self, run: FinishedRun, progress: Silent) -> None:
+        config, features = run.model.config, run.model.config.features
+        self.vit = vit = run.model.vit(progress.say)
+        block, size = run.model.extractor(network=vit).encoder.block, config.model.input_size
         own = {name: getattr(vit, name) for name in NetworkInfo.model_fields if name != "block"}
         self.network = NetworkInfo(block=block, **own)
         self.writers: dict[str, Callable[[Path], Description]] = {}
@@ -150,13 +146,13 @@ class RunNetworks:
             self.writers["guided"] = lambda path: write_guided(path, vit, block, size)
         if (features.patches and not features.class_token) or features.context or features.surround:
             self.writers["patches"] = lambda path: write_patches(path, vit, block, size)
-        self.memory: nn.Module | None = None
+        self.detector: Detector | None = None
         self.detector_grid: GridInfo | None = None
         if config.detect.name in DETECTORS:
             self._add_detector(run)
 
-    def _add_detector(self, run: Path) -> None:
-        detector = detect_again(run, self.model.config)
+    def _add_detector(self, run: FinishedRun) -> None:
+        self.detector = detector = run.detector()
         assert isinstance(detector, PatchCore | MuSc)
         vit, blocks, memory = detector.vit, detector.used_blocks, detector.memory
         self.writers["detector"] = lambda path: write_grid(path, vit, blocks)
@@ -166,8 +162,7 @@ class RunNetworks:
             self.writers["compare"] = lambda path: write_compare(path, memory)
             self.writers["lowest"] = write_lowest
         else:
-            raise DataError(f"{run / DETECTOR / FILE}: this detector has learned nothing. Make the run again.")
-        self.memory = memory
+            raise DataError(f"{run.path}: its detector has learned nothing. Make the run again.")
         widest = detector.radius if isinstance(detector, PatchCore) else max(detector.windows)
         own = {name: getattr(detector, name) for name in ("size", "tile", "batch_size", "map_size", "sigma")}
         self.detector_grid = GridInfo(grid=trained_grid(vit), patch_size=vit.patch_size, halo=widest // 2, **own)
