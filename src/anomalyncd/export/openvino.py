@@ -67,20 +67,18 @@ class Calibration:
                     f"{folder}: expected images to take the ranges of int8 from (--calibration), none found."
                 )
 
-    def of_patches(self) -> list[Sample]:
-        """For `images → tokens`: crops, and whole images."""
-        crops = [{"images": centre(crop[None], self.size)} for crop, _ in self._crops()]
-        return [*crops, *({"images": shrink(image, self.size)[None]} for image in self._images())]
-
-    def of_guided(self, network: TokenNetwork) -> list[Sample]:
-        """For `images, keep → class_token, tokens`."""
-        grid = (self.size // network.patch_size[0], self.size // network.patch_size[1])
-        samples: list[Sample] = []
-        for crop, mask in self._crops():
-            inside = centre(mask[None], self.size)
-            keep = kept_patches(inside, grid, threshold=network.mask_threshold, keep_thin=network.keep_thin)
-            samples.append({"images": centre(crop[None], self.size), "keep": keep})
-        return samples
+    def samples(self, names: Sequence[str], network: TokenNetwork) -> dict[str, list[Sample]]:
+        """Inputs of the graphs `patches`, images → tokens, and `guided`, images and kept patches → tokens."""
+        crops = [(centre(crop[None], self.size), centre(mask[None], self.size)) for crop, mask in self._crops()]
+        found: dict[str, list[Sample]] = {}
+        if "guided" in names:
+            grid = (self.size // network.patch_size[0], self.size // network.patch_size[1])
+            how: Any = {"threshold": network.mask_threshold, "keep_thin": network.keep_thin}
+            found["guided"] = [{"images": crop, "keep": kept_patches(mask, grid, **how)} for crop, mask in crops]
+        if "patches" in names:
+            pictures = [crop for crop, _ in crops] + [shrink(image, self.size)[None] for image in self._images()]
+            found["patches"] = [{"images": picture} for picture in pictures]
+        return found
 
     def _images(self) -> list[npt.NDArray[np.uint8]]:
         found = []
