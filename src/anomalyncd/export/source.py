@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from ..errors import RunError
@@ -19,16 +18,19 @@ from ..run.folder import REGIONS_TABLE
 
 @dataclass(frozen=True)
 class Finding:
-    """One region of an image, as regions.csv has it; box : (x, y, width, height) in image pixels."""
+    """One region of an image, as regions.csv has it: its box in image pixels, what was found; unknown : NaN if not known."""
 
     region: int
     label: int
     class_name: str
-    box: tuple[int, int, int, int]
+    x: int
+    y: int
+    width: int
+    height: int
     area: float
     score: float
     probability: float
-    unknown: float | None
+    unknown: float
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,21 @@ class Results:
         used = {*run.images["label"], *run.regions["label"]}
         names = {label: _printable(run.names[label]) or default_name(label) for label in sorted(run.names)}
         self.classes = {label: name for label, name in names.items() if label != UNKNOWN or label in used}
-        regions = run.regions.drop_duplicates(["image", "region"])
-        self._regions = {str(name): table.to_dict("records") for name, table in regions.groupby("image", sort=False)}
-        rows = run.images.drop_duplicates("image").to_dict("records")
-        self.images = [self._image(number, row) for number, row in enumerate(rows, start=1)]
+        regions = _finite(run.regions.drop_duplicates(["image", "region"]))
+        regions["class_name"] = regions["label"].map(self.classes)
+        columns = list(Finding.__dataclass_fields__)
+        self._regions = {
+            str(name): [Finding(*row) for row in table[columns].itertuples(index=False)]
+            for name, table in regions.groupby("image", sort=False)
+        }
+        images = _finite(run.images.drop_duplicates("image"))[["image", "label", "probability"]]
+        self.images = [
+            Image(
+                number, name, run.file(name), *run.size(name), label, self.classes[label], probability,
+                tuple(found for found in self._regions.get(name, ()) if found.label != NORMAL),
+            )
+            for number, (name, label, probability) in enumerate(images.itertuples(index=False), start=1)
+        ]  # fmt: skip
 
     @property
     def defects(self) -> dict[int, str]:
@@ -80,46 +93,29 @@ class Results:
         """The findings of an image, each with its mask (H, W) bool; its box where the run's mask is gone."""
         if not image.findings:
             return
-        rows = self._regions[image.name]
-        masks = self.run.region_masks(image.name)
-        if len(masks) != len(rows):
+        regions, masks = self._regions[image.name], self.run.region_masks(image.name)
+        if len(masks) != len(regions):
             raise RunError(
                 f"{self.run.path / REGIONS_TABLE}: expected {len(masks)} regions of {image.name}, as manifest.csv and the "
-                f"mask say, but found {len(rows)}. Make the run anew with `anomalyncd discover`."
+                f"mask say, but found {len(regions)}. Make the run anew with `anomalyncd discover`."
             )
-        of_region = {int(row["region"]): mask for row, mask in zip(rows, masks, strict=True)}
         lost = self.run.mask(image.name) is None
-        for finding in image.findings:
-            mask = of_region[finding.region]
+        for found, mask in zip(regions, masks, strict=True):
+            if found.label == NORMAL:
+                continue
             if lost:
-                x, y, width, height = finding.box
                 mask = np.zeros((image.height, image.width), bool)
-                mask[y : y + height, x : x + width] = True
-            yield finding, mask
+                mask[found.y : found.y + found.height, found.x : found.x + found.width] = True
+            yield found, mask
 
-    def _image(self, number: int, row: Mapping[Any, Any]) -> Image:
-        name, label = str(row["image"]), int(row["label"])
-        height, width = self.run.size(name)
-        findings = tuple(self._finding(r) for r in self._regions.get(name, ()) if int(r["label"]) != NORMAL)
-        probability = _number(row.get("probability")) or 0.0
-        return Image(
-            number, name, self.run.file(name), height, width, label, self.classes[label], probability, findings
-        )
 
-    def _finding(self, row: Mapping[Any, Any]) -> Finding:
-        label = int(row["label"])
-        box = (int(row["x"]), int(row["y"]), int(row["width"]), int(row["height"]))
-        score, probability = (_number(row[name]) or 0.0 for name in ("score", "probability"))
-        return Finding(
-            int(row["region"]), label, self.classes[label], box, float(row["area"]), score, probability,
-            _number(row.get("unknown")),
-        )  # fmt: skip
+def _finite(table: pd.DataFrame) -> pd.DataFrame:
+    """With all columns of figures, of which JSON takes only finite ones; 0 where the run has nothing to say."""
+    figures = table.reindex(columns=["probability", "score", "unknown"]).replace([np.inf, -np.inf], np.nan)
+    figures = figures.astype(float).fillna({"probability": 0.0, "score": 0.0})
+    return table.assign(**{str(name): figures[name] for name in figures})
 
 
 def _printable(name: str) -> str:
     """Control characters and halves of characters can stand neither in XML nor in a file name."""
     return "".join(letter if letter.isprintable() else " " for letter in name).strip()
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
