@@ -9,7 +9,8 @@ import unicodedata
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePosixPath
 
-from .source import UNKNOWN, Image, Results
+from ..labels import UNKNOWN
+from .source import Image, Results
 from .target import MARKER
 
 LONGEST = 150  # bytes of a name; a file system takes 255
