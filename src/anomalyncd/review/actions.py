@@ -56,10 +56,12 @@ class ActionLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            # Never ours, but of a stranger's run: SQLite would do what it says, and that may be to delete any other file.
+            path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
             # A write-ahead log, put on disk before an action is answered: neither a crash nor a power cut takes it back.
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._open()
-        except (sqlite3.Error, UnicodeError) as error:  # even its own words about damage may be damaged
+        except (sqlite3.Error, OSError, UnicodeError) as error:  # even its own words about damage may be damaged
             self._close_quietly()
             raise unreadable(path, error) from error
         except RunError:
