@@ -140,7 +140,7 @@ def discover(
     if options.views:
         settings["features"] = {"views": options.views}
     model = AnomalyNCD(n_classes, random_state=seed, backbone=options.backbone, progress=progress, **settings)
-    model.fit_inputs(made.inputs, run=run)
+    model.fit(made.inputs, run=run)
     found = evaluate(model.images_["true_label"].tolist(), model.labels_.tolist())
     return found.nmi, found.ari, found.f1
 

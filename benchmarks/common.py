@@ -22,12 +22,11 @@ import torch
 
 import anomalyncd
 from anomalyncd.config import Config, make_config
-from anomalyncd.data.dataset import Dataset, load_dataset
-from anomalyncd.data.gather import Inputs
-from anomalyncd.discovery.maps import make_maps, normal_items, pinned
+from anomalyncd.data.dataset import Dataset, Sample, load_dataset
+from anomalyncd.data.gather import gather_normal
+from anomalyncd.discovery.maps import make_maps, pinned
 from anomalyncd.errors import WeightsError
 from anomalyncd.progress import Advance, Terminal
-from anomalyncd.regions.records import Item
 from anomalyncd.run.folder import RunFolder
 
 EXCLUDED = ("combined",)  # images with several kinds of defect, which the paper leaves out
@@ -117,7 +116,7 @@ class TimedMaps:
     """
 
     folder: Path
-    inputs: Inputs
+    inputs: Dataset
     truth: Dataset
     scores: pd.DataFrame
     config: Config
@@ -128,15 +127,15 @@ class TimedMaps:
     random_weights: bool
 
     @property
-    def items(self) -> list[Item]:
-        return self.inputs.items
+    def items(self) -> list[Sample]:
+        return self.inputs.samples
 
 
-def load_test(data: Path, limit: int | None) -> tuple[list[Item], Dataset]:
+def load_test(data: Path, limit: int | None) -> tuple[list[Sample], Dataset]:
     """Test images of an MVTec AD layout, and their labels and masks."""
     truth = load_dataset(data / "test", masks=data / "ground_truth", exclude=EXCLUDED)
     samples = tuple(evenly(truth.samples, limit))
-    return [Item(sample.id, sample.image) for sample in samples], replace(truth, samples=samples)
+    return [Sample(sample.id, sample.image) for sample in samples], replace(truth, samples=samples)
 
 
 def maps_of(
@@ -171,9 +170,11 @@ def maps_of(
 
 def _make(data: Path, out: Path, config: Config, limit: int | None, limit_normal: int | None) -> TimedMaps:
     items, truth = load_test(data, limit)
-    normal = [] if config.detect.name == "musc" else evenly(normal_items(data / "train" / "good"), limit_normal)
+    normal = (
+        [] if config.detect.name == "musc" else evenly(gather_normal(data / "train" / "good").samples, limit_normal)
+    )
     clock, config = Clock(), pinned(config)
-    Inputs(items, folders=(data,)).check_outside(out)
+    Dataset(items, folders=(data,)).check_outside(out)
     measured = out / "benchmark.json"
     with RunFolder(out).writing() as folder:
         items, scores = make_maps(folder, items, config, clock, normal=normal)
@@ -185,5 +186,5 @@ def _make(data: Path, out: Path, config: Config, limit: int | None, limit_normal
     times = json.loads(measured.read_text()) if measured.exists() else dict.fromkeys(names)
     readable = set(scores.loc[scores["message"] == "", "image"])
     labels = {sample.id: str(sample.label) for sample in truth}
-    inputs = Inputs([item for item in items if item.id in readable], labels, (data,))
+    inputs = Dataset([replace(item, label=labels[item.id]) for item in items if item.id in readable], folders=(data,))
     return TimedMaps(out, inputs, truth, scores, config, **times, resumed=resumed, random_weights=False)

@@ -22,12 +22,11 @@ import numpy as np
 from common import machine
 from sklearn.metrics import roc_auc_score
 
-from anomalyncd.data import NORMAL_NAMES, Sample, load_dataset
-from anomalyncd.data.gather import Inputs
+from anomalyncd.data import NORMAL_NAMES, load_dataset
+from anomalyncd.data.dataset import Dataset, Sample
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Terminal
-from anomalyncd.regions.records import Item
 from anomalyncd.run.folder import COUNT
 
 
@@ -57,13 +56,13 @@ def auto(data: Path, maps: Path | None, seed: int, run: Path) -> None:
     """`auto` beside the true number, on the same regions."""
     given = {"maps": maps} if maps else {"masks": data / "ground_truth"}
     samples = load_dataset(data / "test", exclude=("combined",), **given).samples
-    inputs = Inputs([Item(s.id, s.image, s.map, s.mask) for s in samples])
+    inputs = Dataset([Sample(s.id, s.image, s.map, s.mask) for s in samples])
     truth = [str(s.label) for s in samples]
     progress = Terminal(bars=False)
     scores = {}
     for n_classes in (len(set(truth)), "auto"):
         started = time.perf_counter()
-        model = AnomalyNCD(n_classes, random_state=seed, progress=progress).fit_inputs(inputs, run=run)
+        model = AnomalyNCD(n_classes, random_state=seed, progress=progress).fit(inputs, run=run)
         found = evaluate(truth, model.labels_)
         scores[n_classes] = f"{found.nmi:.3f}/{found.ari:.3f}/{found.f1:.3f}"
         seconds = time.perf_counter() - started
@@ -90,13 +89,13 @@ def held_out(data: Path, limit: int, seed: int, work: Path) -> None:
         others = [s for s in samples if s.label != kind]
         fitted, later = others[::2], others[1::2] + [s for s in samples if s.label == kind]
         model = AnomalyNCD(len(labels) - 1, random_state=seed, progress=Terminal(bars=False))
-        model.fit_inputs(as_inputs(fitted), run=work / kind)
+        model.fit(as_inputs(fitted), run=work / kind)
         truth = {s.id: s.label for s in samples}
-        regions = model.predict_inputs(as_inputs(later)).regions
+        regions = model.predict(as_inputs(later)).regions
         is_new = np.array([truth[name] == kind for name in regions["image"]])
         auroc = roc_auc_score(is_new, regions["unknown"])
         recall, false = (regions["label"][is_new] < 0).mean(), (regions["label"][~is_new] < 0).mean()
-        change = model.update_inputs(as_inputs(later))
+        change = model.update(as_inputs(later))
         after = model.regions_
         of_kind = after["image"].map(truth) == kind
         opened = {k: (after["label"] == k).to_numpy() for k in change.opened}
@@ -115,8 +114,8 @@ def held_out(data: Path, limit: int, seed: int, work: Path) -> None:
     )
 
 
-def as_inputs(samples: list[Sample]) -> Inputs:
-    return Inputs([Item(s.id, s.image, mask=s.mask) for s in samples])
+def as_inputs(samples: list[Sample]) -> Dataset:
+    return Dataset([Sample(s.id, s.image, mask=s.mask) for s in samples])
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from common import evenly, machine, positive, print_table
 from service import Crowd, start
 from service_cases import Requests
 
-from anomalyncd.data.gather import Inputs, load_inputs
+from anomalyncd.data.dataset import Dataset
+from anomalyncd.data.gather import gather
 from anomalyncd.discovery.classify import Prediction
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.export.networks import export_networks
@@ -36,11 +37,11 @@ from anomalyncd.ray.engine import predict_with_ray
 from anomalyncd.run.tables import read_csv
 from anomalyncd.runtime import Runtime, is_exported
 
-Classify = Callable[[Inputs], Prediction]
+Classify = Callable[[Dataset], Prediction]
 
 
 def local(run: Path, work: Path) -> Classify:
-    return AnomalyNCD.load(run).predict_inputs
+    return AnomalyNCD.load(run).predict
 
 
 def exported(run: Path, work: Path, *, format: str, int8: bool = False, precision: str = "float32") -> Classify:
@@ -49,7 +50,7 @@ def exported(run: Path, work: Path, *, format: str, int8: bool = False, precisio
         found = export_networks(run, format, folder, int8=int8)
         print(f"{folder.name}: {found.n_bytes / 1e6:.0f} MB" + "".join(f", {name} float32" for name in found.as_float))
     runtime = Runtime(folder, precision=precision, threads=torch.get_num_threads())
-    return lambda inputs: runtime.predictor(inputs)(inputs)
+    return lambda inputs: runtime.predictor(bare=inputs.is_bare)(inputs)
 
 
 def _is_of(folder: Path, run: Path) -> bool:
@@ -58,7 +59,7 @@ def _is_of(folder: Path, run: Path) -> bool:
 
 
 def with_ray(run: Path, work: Path) -> Classify:
-    def classify(inputs: Inputs) -> Prediction:
+    def classify(inputs: Dataset) -> Prediction:
         with tempfile.TemporaryDirectory(dir=work) as folder:
             written = predict_with_ray(run, inputs, Path(folder) / "images.csv", workers=2)
             return as_prediction(read_csv(written.images), read_csv(written.regions))
@@ -75,10 +76,10 @@ def as_prediction(images: pd.DataFrame, regions: pd.DataFrame) -> Prediction:
 def service(run: Path, work: Path) -> Classify:
     """Two clients, a request for each image."""
 
-    def classify(inputs: Inputs) -> Prediction:
-        first = inputs.items[0]
+    def classify(inputs: Dataset) -> Prediction:
+        first = inputs.samples[0]
         needs = "map" if first.map is not None else "mask" if first.mask is not None else "image"
-        requests = Requests(inputs.items, needs, work / "nowhere")
+        requests = Requests(inputs.samples, needs, work / "nowhere")
         process, port = start(run, work / "opened.txt")
         crowd = Crowd(port, [], lambda case, content: "")
 
@@ -135,8 +136,8 @@ def main() -> None:
     options = parser.parse_args()
 
     bare = options.maps is None and options.masks is None
-    inputs = load_inputs(options.images, maps=options.maps, masks=options.masks, detected=bare)
-    inputs = replace(inputs, items=evenly(inputs.items, options.limit))
+    inputs = gather(options.images, maps=options.maps, masks=options.masks, bare=bare)
+    inputs = replace(inputs, items=evenly(inputs.samples, options.limit))
     print(machine())
     print(", ".join(f"{name} {version(name)}" for name in ("onnxruntime", "openvino", "nncf")))
     source = options.maps or options.masks or "the run's detector"
@@ -150,7 +151,7 @@ def main() -> None:
             if options.engine and name not in ("local", *options.engine):
                 continue
             classify = make(options.run.absolute(), work)
-            classify(replace(inputs, items=inputs.items[:2]))  # kernels are made for shapes when these first come
+            classify(replace(inputs, items=inputs.samples[:2]))  # kernels are made for shapes when these first come
             started, worked = time.perf_counter(), time.process_time()
             found = classify(inputs)
             seconds, computed = time.perf_counter() - started, time.process_time() - worked

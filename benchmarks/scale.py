@@ -20,7 +20,7 @@ import cv2
 import torch
 from common import evenly, machine, peak_mb, positive, print_table
 
-from anomalyncd.data.gather import load_inputs
+from anomalyncd.data.gather import gather
 from anomalyncd.data.images import read_image
 from anomalyncd.data.maps import read_map
 from anomalyncd.discovery.classify import joined
@@ -45,9 +45,9 @@ def main() -> None:
     print(machine(), flush=True)
 
     model = AnomalyNCD.load(options.run, device="cpu")
-    inputs = load_inputs(options.data, maps=options.maps, detected=options.maps is None)
-    predictor = model.predictor(inputs)
-    items = evenly(inputs.items, options.images)
+    inputs = gather(options.data, maps=options.maps, bare=options.maps is None)
+    predictor = model.predictor(bare=inputs.is_bare)
+    items = evenly(inputs.samples, options.images)
     warm = list(predictor.extract(items[:SHARD]))  # weights, compiled sweeps
     predictor.classify(warm[0])
 

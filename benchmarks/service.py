@@ -33,7 +33,7 @@ import numpy as np
 from common import evenly, machine, positive, print_table
 from service_cases import MAX_MB, MOST_IMAGES, TOKEN, Case, Requests
 
-from anomalyncd.data.gather import load_inputs
+from anomalyncd.data.gather import gather
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.progress import Terminal
 
@@ -197,15 +197,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     needs = "map" if options.maps else "mask" if options.masks else "image"
-    inputs = load_inputs(options.images, maps=options.maps, masks=options.masks, detected=needs == "image")
-    inputs = replace(inputs, items=evenly(inputs.items, options.limit))
-    local = AnomalyNCD.load(options.run, progress=Terminal(bars=False)).predict_inputs(inputs)
+    inputs = gather(options.images, maps=options.maps, masks=options.masks, bare=needs == "image")
+    inputs = replace(inputs, samples=evenly(inputs.samples, options.limit))
+    local = AnomalyNCD.load(options.run, progress=Terminal(bars=False)).predict(inputs)
     print(machine(), f"\n{options.run.name}: {len(inputs)} images, needs {needs}, seed {options.seed}", flush=True)
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as temporary:
         outside, opened = Path(temporary) / "outside.png", Path(temporary) / "opened.txt"
-        outside.write_bytes(Path(inputs.items[0].image).read_bytes())  # type: ignore[arg-type]
-        requests = Requests(inputs.items, needs, outside)
+        outside.write_bytes(Path(inputs.samples[0].image).read_bytes())  # type: ignore[arg-type]
+        requests = Requests(inputs.samples, needs, outside)
         cases = [
             requests.good(rng) if rng.random() < options.good else requests.bad(rng) for _ in range(options.requests)
         ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anomalyncd.regions.records import Item
+from anomalyncd.data.dataset import Sample
 
 TOKEN = "of this benchmark"
 MAX_MB = 4
@@ -40,7 +40,7 @@ class Case:
 class Requests:
     """Makes requests of every kind out of the images of a data set."""
 
-    def __init__(self, items: Sequence[Item], needs: str, outside: Path) -> None:
+    def __init__(self, items: Sequence[Sample], needs: str, outside: Path) -> None:
         self.needs, self.outside = needs, outside
         self.items = {item.id: item for item in items}
         self.ids = list(self.items)

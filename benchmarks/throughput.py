@@ -31,18 +31,20 @@ from common import machine, peak_mb, positive, print_table
 
 from anomalyncd.binarize.mebin import choose_run, thresholds
 from anomalyncd.binarize.prepare import prepare_map
-from anomalyncd.data.gather import Inputs, load_inputs
+from anomalyncd.data.dataset import Dataset, Sample
+from anomalyncd.data.gather import gather
 from anomalyncd.data.images import read_image
 from anomalyncd.demo import make_line
 from anomalyncd.discovery.classify import Prediction, joined
 from anomalyncd.discovery.maps import detect_again
 from anomalyncd.estimator import AnomalyNCD
-from anomalyncd.learn.features import dilate, focused, kept_patches, patch_means, weighted_mean
+from anomalyncd.grid import kept_patches, patch_means
+from anomalyncd.learn.features import dilate, focused, weighted_mean
 from anomalyncd.learn.views import dihedral
 from anomalyncd.progress import Terminal
 from anomalyncd.regions.extract import Extracted, _shrink_mask, shrink, solid
 from anomalyncd.regions.find import cut, cut_map, find_regions
-from anomalyncd.regions.records import ImageRecord, Item, RegionRecord
+from anomalyncd.regions.records import ImageRecord, RegionRecord
 
 ENGINES = ("local", "local-bf16", "onnx", "openvino", "openvino-bf16", "openvino-int8")
 
@@ -80,7 +82,7 @@ def throughput(options: argparse.Namespace, work: Path) -> None:
         f"demo line, seed {options.seed}; {len(inputs)} new images of 320 × 320, seed {options.seed + 1}; maps "
         f"{'by PatchCore' if options.detector else 'of the demo'}; backbone {model.model_.config.model.backbone}\n"
     )
-    loop_items = inputs.items[:: max(1, len(inputs) // options.loop_images)][: options.loop_images]
+    loop_items = inputs.samples[:: max(1, len(inputs) // options.loop_images)][: options.loop_images]
     clock = Clock()
     plain = straightforward(model, run, loop_items, clock)
     rate = len(loop_items) / clock.total
@@ -97,7 +99,7 @@ def throughput(options: argparse.Namespace, work: Path) -> None:
         except Exception as error:  # an engine that is not installed is a row that says so
             rows.append([engine, "–", "–", "–", "–", str(error).splitlines()[0][:60]])
             continue
-        predict(Inputs(inputs.items[:2]))
+        predict(Dataset(inputs.samples[:2]))
         started = time.perf_counter()
         found = predict(inputs)
         seconds = time.perf_counter() - started
@@ -114,14 +116,14 @@ def throughput(options: argparse.Namespace, work: Path) -> None:
     print_table(["engine", "images", "images/s", "times the loop", first, "largest difference of p"], rows)
 
 
-def make_engine(name: str, run: Path, inputs: Inputs) -> Callable[[Inputs], Prediction]:
+def make_engine(name: str, run: Path, inputs: Dataset) -> Callable[[Dataset], Prediction]:
     """What classes images, ready to run."""
     kind, _, precision = name.partition("-")
     if kind == "local":
         model = AnomalyNCD.load(run)
         if precision:
             model.model_.config = model.model_.config.model_copy(update={"precision": "bfloat16"})
-        predictor = model.predictor(inputs)
+        predictor = model.predictor(bare=inputs.is_bare)
         return lambda some: predictor(some)
     from anomalyncd.export.networks import export_networks
     from anomalyncd.runtime import Runtime
@@ -139,21 +141,21 @@ def fitted(work: Path, detector: bool, backbone: str | None, seed: int) -> Path:
     make_line(line, seed=seed)
     model = AnomalyNCD(7, random_state=seed, backbone=backbone, progress=Terminal())
     if detector:
-        inputs = load_inputs(line / "images", exclude=("combined",), detected=True)
+        inputs = gather(line / "images", exclude=("combined",), bare=True)
         make_line(work / "normal", n_per_class=1, n_normal=40, n_combined=0, kinds=["hole"], seed=seed + 100)
-        model.fit_inputs(inputs, detector="patchcore", normal=work / "normal" / "images" / "good", run=run)
+        model.fit(inputs, detector="patchcore", normal=work / "normal" / "images" / "good", run=run)
     else:
-        model.fit_inputs(load_inputs(line / "images", maps=line / "maps", exclude=("combined",)), run=run)
+        model.fit(gather(line / "images", maps=line / "maps", exclude=("combined",)), run=run)
     return run
 
 
-def new_images(work: Path, count: int, seed: int, detected: bool) -> Inputs:
+def new_images(work: Path, count: int, seed: int, detected: bool) -> Dataset:
     """Images of the same line, in the demo's own proportions: 16 of each of six kinds, 24 without a defect."""
     each = -(-count // 120)
     line = make_line(work / f"new-{each}", n_per_class=16 * each, n_normal=24 * each, n_combined=0, seed=seed)
-    inputs = load_inputs(line / "images", maps=None if detected else line / "maps", detected=detected)
+    inputs = gather(line / "images", maps=None if detected else line / "maps", bare=detected)
     places = np.linspace(0, len(inputs) - 1, count).astype(int)
-    return Inputs([inputs.items[place] for place in places])
+    return Dataset([inputs.samples[place] for place in places])
 
 
 class Clock:
@@ -174,7 +176,7 @@ class Clock:
 
 
 @torch.inference_mode()
-def straightforward(model: AnomalyNCD, run: Path, items: list[Item], clock: Clock) -> dict[str, int]:
+def straightforward(model: AnomalyNCD, run: Path, items: list[Sample], clock: Clock) -> dict[str, int]:
     """The method as it is written, one thing after the other: id → label."""
     fitted, config = model.model_, model.model_.config
     vit, features, size = fitted.vit(), model.model_.config.features, model.model_.config.model.input_size
@@ -269,7 +271,7 @@ def memory(work: Path, few: int, many: int) -> None:
 def predict_only(work: Path, count: int) -> None:
     inputs = new_images(work, count, 1, False)
     model = AnomalyNCD.load(work / "run")
-    for _ in model.predictor(inputs).stream(inputs):
+    for _ in model.predictor(bare=inputs.is_bare).stream(inputs):
         pass
     print(f"{peak_mb():.0f}")
 

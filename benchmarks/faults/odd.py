@@ -1,4 +1,4 @@
-"""Inputs that no byte fuzzer finds: bombs, pipes and devices, loops of links, names that are too long or mean something."""
+"""Dataset that no byte fuzzer finds: bombs, pipes and devices, loops of links, names that are too long or mean something."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Loaded on first use: `anomalyncd --help` and the data readers need no torch.
 _HOMES = {
     "AnomalyNCD": "estimator", "AnomalyNCDError": "errors", "MEBin": "binarize", "Otsu": "binarize",
-    "Prediction": "run.predict", "evaluate": "metrics", "from_anomalib": "detect", "load_base": "data",
+    "Prediction": "discovery.classify", "evaluate": "metrics", "from_anomalib": "detect", "load_base": "data",
     "load_dataset": "data",
 }  # fmt: skip
 __all__ = [

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .config import Config, make_config
-from .data.gather import Base, Inputs, Sources, gather, gather_base
+from .data.dataset import Dataset
+from .data.gather import Base, Sources, gather, gather_base, gather_normal
 from .detect.base import Detector
 from .discovery.classify import Prediction, Predictor
 from .discovery.fit import Discover
-from .discovery.maps import detect_again, normal_items
+from .discovery.maps import detect_again
 from .discovery.model import DiscoveryModel
 from .discovery.update import Update, update_run
 from .errors import RunError, SettingsError
@@ -83,13 +84,14 @@ class AnomalyNCD:
 
     def fit(
         self,
-        images: Sources,
+        images: Sources | Dataset,
+        y: object = None,
         *,
         maps: Sources | None = None,
         masks: Sources | None = None,
         base: Base | None = None,
         detector: str | Detector | None = None,
-        normal: str | Path | None = None,
+        normal: Sources | None = None,
         run: str | Path | None = None,
     ) -> AnomalyNCD:
         """Find the regions of all images, learn classes of regions, and merge them into classes of images.
@@ -97,53 +99,61 @@ class AnomalyNCD:
         Parameters
         ----------
         images : paths or (H, W, 3) uint8 RGB arrays; or a folder or CSV as `load_dataset` takes
+        y : not used, as in scikit-learn
         maps : one anomaly map for each image, paths or (H, W) float arrays; or a folder
         masks : instead of maps: one mask for each image, None where there is no defect; or a folder
         base : labelled defects of other products: (images, masks, labels), or a folder as `load_base` takes
-        detector : instead of maps: `musc`, `patchcore`, `module:Class`, or a detector of your own
-        normal : folder of normal images for a detector that needs them
+        detector : instead of maps: `musc`, `patchcore`, `module:Class`, or a detector of your own; by default, where there
+            are neither maps nor masks, `patchcore` with normal images, else `musc`
+        normal : images of normal products for a detector that needs them: a folder, paths or arrays
         run : folder that keeps every stage, so that a second call goes on where the first one ended
         """
-        inputs = gather(images, maps, masks, detected=detector is not None)
-        return self.fit_inputs(inputs, base=base, detector=detector, normal=normal, run=run)
-
-    def fit_inputs(
-        self,
-        inputs: Inputs,
-        *,
-        base: Base | None = None,
-        detector: str | Detector | None = None,
-        normal: str | Path | None = None,
-        run: str | Path | None = None,
-        call: str = "AnomalyNCD.fit",
-    ) -> AnomalyNCD:
-        """As `fit`, for inputs that were gathered before; call : what to note in the run's log."""
         made = detector if isinstance(detector, Detector) else None
         name = f"{type(made).__module__}:{type(made).__qualname__}" if made else detector
-        config = self._config({"detect": {"name": name}} if name else {})
-        normal_images = normal_items(Path(normal)) if normal is not None else []
-        labelled = gather_base(base)
+        given = maps is not None or masks is not None
+        name = name or (None if given else self._set_detector)
+        dataset = gather(images, maps, masks, bare=name is not None or normal is not None)
+        if dataset.is_bare:
+            name = name or ("musc" if normal is None else "patchcore")
+        config = self._config({"detect": {"name": name}})  # maps that are given outweigh a detector of the settings
+        normal_images, labelled = gather_normal(normal), gather_base(base)
         workspace = None
         if run is None:
             workspace = tempfile.TemporaryDirectory(prefix="anomalyncd-")  # goes with the estimator; `save` copies it
             run = workspace.name
         path = Path(run)
-        inputs.check_outside(path, *([] if normal is None else [Path(normal)]))
-        with RunFolder(path).writing() as folder, logging_to(folder.place(LOG), self.progress, call) as progress:
-            found = Discover(folder, config, progress)(inputs, labelled, normal_images, made)
+        dataset.check_outside(path, *normal_images.folders)
+        with (
+            RunFolder(path).writing() as folder,
+            logging_to(folder.place(LOG), self.progress, "AnomalyNCD.fit") as progress,
+        ):
+            found = Discover(folder, config, progress)(dataset, labelled, normal_images.samples, made)
         self._workspace, self._folder = workspace, path.absolute()
         self.skipped_, self.history_, self.seconds_ = found.skipped, found.history, found.seconds
         return self._set(found.model, found.result)
 
-    def predict(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Prediction:
-        """Classes of images that need not have been there when the model was fitted; arguments as in `fit`."""
-        self._check_fitted()
-        bare = maps is None and masks is None and self.model_.config.detect.name is not None
-        return self.predict_inputs(gather(images, maps, masks, detected=bare))
+    @property
+    def _set_detector(self) -> str | None:
+        detect = self.settings.get("detect")
+        return detect.get("name") if isinstance(detect, Mapping) else None
 
-    def predict_inputs(self, inputs: Inputs) -> Prediction:
-        """As `predict`, for inputs that were gathered before."""
-        return self.predictor(inputs)(inputs, self.progress)
+    def predict(
+        self, images: Sources | Dataset, *, maps: Sources | None = None, masks: Sources | None = None
+    ) -> Prediction:
+        """Classes of images that need not have been there when the model was fitted; arguments as in `fit`."""
+        dataset = self.gather(images, maps, masks)
+        return self.predictor(bare=dataset.is_bare)(dataset, self.progress)
+
+    def gather(
+        self,
+        images: Sources | Dataset,
+        maps: Sources | None = None,
+        masks: Sources | None = None,
+        exclude: Collection[str] = (),
+    ) -> Dataset:
+        """New images as this run needs them: with maps or masks, or bare where its detector makes maps."""
+        self._check_fitted()
+        return self.model_.gather(images, maps, masks, exclude)
 
     @property
     def detector_name(self) -> str | None:
@@ -151,29 +161,22 @@ class AnomalyNCD:
         self._check_fitted()
         return self.model_.config.detect.name
 
-    def predictor(self, inputs: Inputs) -> Predictor:
-        """What classes such inputs, for callers that take the results a few at a time."""
+    def predictor(self, *, bare: bool = True) -> Predictor:
+        """For callers that take the results of images a few at a time; bare : images come without maps and masks."""
         self._check_fitted()
         model = self.model_
-        bare = model.config.detect.name and all(item.map is None and item.mask is None for item in inputs.items)
-        detector = detect_again(self._folder, model.config) if bare else None
+        detector = detect_again(self._folder, model.config) if bare and model.config.detect.name else None
         return Predictor(model, model.extractor(self.progress.say), detector)
 
-    def update(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Update:
+    def update(self, images: Sources | Dataset, *, maps: Sources | None = None, masks: Sources | None = None) -> Update:
         """Take new images in: known classes keep their numbers, unknown regions that are alike become new classes.
 
         Arguments as in `predict`. Afterwards `labels_` and all else are those of the old and the new images.
         """
-        self._check_fitted()
-        bare = maps is None and masks is None and self.model_.config.detect.name is not None
-        return self.update_inputs(gather(images, maps, masks, detected=bare))
-
-    def update_inputs(self, inputs: Inputs, *, call: str = "AnomalyNCD.update") -> Update:
-        """As `update`, for inputs that were gathered before; call : what to note in the run's log."""
-        self._check_fitted()
-        inputs.check_outside(self._folder)
-        with logging_to(RunFolder(self._folder).place(LOG), self.progress, call) as progress:
-            found = update_run(self._folder, inputs, progress, device=self.device)
+        dataset = self.gather(images, maps, masks)
+        dataset.check_outside(self._folder)
+        with logging_to(RunFolder(self._folder).place(LOG), self.progress, "AnomalyNCD.update") as progress:
+            found = update_run(self._folder, dataset, progress, device=self.device)
         fresh = type(self).load(self._folder, device=self.device, progress=self.progress)
         self.skipped_ = fresh.skipped_
         self._set(

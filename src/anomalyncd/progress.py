@@ -13,7 +13,12 @@ Advance = Callable[..., None]
 
 
 class Silent:
-    """Shows nothing; the interface that the estimator talks to."""
+    """Shows nothing; the interface that the estimator talks to.
+
+    call : what was called, for the run's log; empty where Python code called
+    """
+
+    call = ""
 
     @contextmanager
     def task(self, name: str, total: int) -> Iterator[Advance]:

@@ -56,7 +56,7 @@ def tile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fits(monkeypatch: pytest.MonkeyPatch) -> list[AnomalyNCD]:
     """The models that are fitted from now on."""
     seen: list[AnomalyNCD] = []
-    original = AnomalyNCD.fit_inputs
+    original = AnomalyNCD.fit
 
     def counted(self: AnomalyNCD, *args: Any, **options: Any) -> AnomalyNCD:
         seen.append(self)

@@ -21,11 +21,11 @@ from anomalyncd.bench.rivals.gcd import GCD, ContrastiveNet
 from anomalyncd.bench.rivals.patches import on_grid
 from anomalyncd.bench.rivals.training import WholeViews
 from anomalyncd.bench.rivals.uniformaly import UniFormaly, top_patches
+from anomalyncd.data.dataset import Sample
 from anomalyncd.detect.patchcore import PatchBank
 from anomalyncd.learn.losses import info_nce, supervised_contrastive
 from anomalyncd.learn.network import ViewBatch
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
-from anomalyncd.regions.records import Item
 
 
 def slow_unit(rows):
@@ -131,7 +131,7 @@ def test_maps_with_holes_and_of_any_size_fit_the_grid():
     values[0, 0] = np.nan
     values[2, 4] = 8
     image = np.zeros((4, 4, 3), np.uint8)
-    row = on_grid([Item("a", image, map=values), Item("b", image)], (2, 2))
+    row = on_grid([Sample("a", image, map=values), Sample("b", image)], (2, 2))
     assert row[0].tolist() == [2, 2, 2, pytest.approx((5 * 2 + 8) / 6)]
     assert row[1].tolist() == [0, 0, 0, 0]
 

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.data.gather import load_inputs
+from anomalyncd.data.gather import gather
 from anomalyncd.demo import make_line
 from anomalyncd.review.app import make_app
 
@@ -59,8 +59,8 @@ def line_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("line")
     make_line(folder / "line", kinds=KINDS, n_per_class=6, n_normal=3, n_combined=0, size=160)
     model = AnomalyNCD(len(KINDS) + 1, backbone="tiny", features={"views": 2}, learn={"epochs": 3})
-    inputs = load_inputs(folder / "line" / "images", maps=folder / "line" / "maps")
-    model.fit_inputs(inputs, run=folder / "run")
+    inputs = gather(folder / "line" / "images", maps=folder / "line" / "maps")
+    model.fit(inputs, run=folder / "run")
     return folder / "run"
 
 

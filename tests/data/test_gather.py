@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anomalyncd.data.gather import gather, gather_base, load_inputs
+from anomalyncd.data.gather import gather, gather_base
 from anomalyncd.errors import DataError, SettingsError
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
@@ -23,21 +23,21 @@ def picture(path: Path) -> Path:
 
 
 def test_arrays_and_paths_mixed() -> None:
-    items = gather([IMAGE, "a/b.png", Path("c.png")], masks=[None, MAP, "m.png"]).items
+    items = gather([IMAGE, "a/b.png", Path("c.png")], masks=[None, MAP, "m.png"]).samples
     assert [item.id for item in items] == ["image_000000", "a/b.png", "c.png"]
     assert items[0].mask is None and items[1].mask is MAP and items[2].mask == Path("m.png")
     assert items[1].image == Path("a/b.png")
 
 
 def test_stacked_arrays() -> None:
-    items = gather(np.zeros((3, 8, 8, 3), np.uint8), maps=np.zeros((3, 8, 8))).items
+    items = gather(np.zeros((3, 8, 8, 3), np.uint8), maps=np.zeros((3, 8, 8))).samples
     assert len(items) == 3 and items[0].map is not None
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"images": [IMAGE]}, "either maps .* or masks"),
+        ({"images": [IMAGE], "maps": [MAP], "bare": True}, "maps, masks or a detector"),
         ({"images": [IMAGE], "maps": [MAP], "masks": [MAP]}, "not both"),
         ({"images": [], "maps": []}, "at least one image"),
         ({"images": [IMAGE, IMAGE], "maps": [MAP]}, "one map for each of 2 images, but got 1"),
@@ -61,28 +61,30 @@ def test_folders_and_tables(tmp_path: Path) -> None:
         picture(tmp_path / "maps" / f"{name}.png")
     picture(tmp_path / "masks/crack/0.png")
     inputs = gather(tmp_path / "images", maps=str(tmp_path / "maps"))
-    assert [item.id for item in inputs.items] == ["crack/0.png", "good/0.png"]
+    assert [item.id for item in inputs.samples] == ["crack/0.png", "good/0.png"]
     assert inputs.truth == {"crack/0.png": "crack", "good/0.png": "good"}
-    assert [item.mask is None for item in gather(tmp_path / "images", masks=tmp_path / "masks").items] == [False, True]
-    with pytest.raises(DataError, match="give maps"):
-        load_inputs(tmp_path / "images")
+    assert [item.mask is None for item in gather(tmp_path / "images", masks=tmp_path / "masks").samples] == [
+        False,
+        True,
+    ]
+    assert gather(tmp_path / "images").is_bare and not gather([IMAGE], masks=[None]).is_bare
 
     table = tmp_path / "table.csv"
     table.write_text("image,map,label\nimages/crack/0.png,maps/crack/0.png,x\nimages/good/0.png,maps/good/0.png,\n")
     inputs = gather(table)
-    assert inputs.truth == {"images/crack/0.png": "x"} and all(item.map for item in inputs.items)
+    assert inputs.truth == {"images/crack/0.png": "x"} and all(item.map for item in inputs.samples)
     table.write_text("image,map,mask\nimages/crack/0.png,maps/crack/0.png,masks/crack/0.png\n")
     with pytest.raises(DataError, match="both maps and masks"):
         gather(table)
+    assert gather(table, bare=True).is_bare
     table.write_text("image\nimages/crack/0.png\n")
-    with pytest.raises(DataError, match="give maps"):
-        gather(table)
+    assert gather(table).is_bare
 
 
 def test_a_run_must_lie_outside_of_what_is_read(tmp_path: Path) -> None:
     picture(tmp_path / "images/0.png")
     picture(tmp_path / "maps/0.png")
-    inputs = load_inputs(tmp_path / "images", maps=tmp_path / "maps")
+    inputs = gather(tmp_path / "images", maps=tmp_path / "maps")
     for inside in ("images", "images/run", "maps/x/run"):
         with pytest.raises(SettingsError, match="Choose a folder outside"):
             inputs.check_outside(tmp_path / inside)
@@ -94,12 +96,12 @@ def test_a_run_must_lie_outside_of_what_is_read(tmp_path: Path) -> None:
 def test_base_sets(tmp_path: Path) -> None:
     assert gather_base(None) is None
     base = gather_base(([IMAGE] * 3, [MAP] * 3, ["b", "a", "b"]))
-    assert base is not None and base.labels.tolist() == [1, 0, 1]
+    assert base is not None and base.numbered_labels.tolist() == [1, 0, 1]
     for name in ("x/0", "y/0"):
         picture(tmp_path / "images" / f"{name}.png")
         picture(tmp_path / "masks" / f"{name}.png")
     base = gather_base(tmp_path)
-    assert base is not None and base.labels.tolist() == [0, 1] and all(item.mask for item in base.items)
+    assert base is not None and base.numbered_labels.tolist() == [0, 1] and all(item.mask for item in base.samples)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import pytest
 from PIL import Image
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.binarize import make_binarizer
+from anomalyncd.binarize import MEBin
 from anomalyncd.binarize.prepare import fit_binarizer, prepare_map
-from anomalyncd.data.gather import gather, load_inputs
+from anomalyncd.data.dataset import Sample
+from anomalyncd.data.gather import gather
 from anomalyncd.data.maps import StackRow
 from anomalyncd.errors import BadFileError
 from anomalyncd.regions.extract import is_readable
-from anomalyncd.regions.records import Item
 from anomalyncd.report.stored import StoredPictures
 from anomalyncd.run.store import fingerprint
 
@@ -35,39 +35,39 @@ def images(tmp_path: Path) -> Path:
 def test_notes_reach_the_caller(tmp_path: Path, images: Path) -> None:
     np.save(tmp_path / "maps.npy", np.zeros((4, 8, 8)))
     (tmp_path / "maps.txt").write_text("crack/0\ncrack/1\ngood/0\ngood/1\n")
-    for inputs in (load_inputs(images, maps=tmp_path / "maps.npy"), gather(images, maps=str(tmp_path / "maps.npy"))):
+    for inputs in (gather(images, maps=tmp_path / "maps.npy"), gather(images, maps=str(tmp_path / "maps.npy"))):
         other_format, surplus = inputs.notes
         assert other_format == "1 file of other formats left out: crack/2.gif; convert them to PNG"
         assert surplus == f"{tmp_path / 'maps.npy'}: 1 map of no image left out: good/1"
     (images / "crack/2.gif").unlink()
-    assert load_inputs(images, detected=True).notes == ()
+    assert gather(images, bare=True).notes == ()
     assert gather([np.zeros((4, 4, 3), np.uint8)], masks=[None]).notes == ()
 
 
 def test_a_stack_gives_the_maps_of_single_files(tmp_path: Path, images: Path) -> None:
     np.save(tmp_path / "maps.npy", MAPS)
-    stacked = load_inputs(images, maps=tmp_path / "maps.npy").items
+    stacked = gather(images, maps=tmp_path / "maps.npy").samples
     for item, values in zip(stacked, MAPS, strict=True):
         assert item.map is not None and is_readable(item)
         np.testing.assert_array_equal(prepare_map(item.map, 0), values)
-    single = [Item(item.id, item.image, map=values) for item, values in zip(stacked, MAPS, strict=True)]
-    states = [fit_binarizer(make_binarizer("mebin"), items, 0).get_state() for items in (stacked, single)]
+    single = [Sample(item.id, item.image, map=values) for item, values in zip(stacked, MAPS, strict=True)]
+    states = [fit_binarizer(MEBin(), items, 0).get_state() for items in (stacked, single)]
     assert states[0] == states[1]
 
 
 def test_a_stack_is_identified_by_file_and_row(tmp_path: Path, images: Path) -> None:
     path = tmp_path / "maps.npy"
     np.save(path, MAPS)
-    first = fingerprint(load_inputs(images, maps=path).items)
-    assert first == fingerprint(load_inputs(images, maps=path).items)
+    first = fingerprint(gather(images, maps=path).samples)
+    assert first == fingerprint(gather(images, maps=path).samples)
     assert len({str(maps) for _, _, maps, _ in first}) == 3
     os.utime(path, ns=(1, 1))
-    changed = fingerprint(load_inputs(images, maps=path).items)
+    changed = fingerprint(gather(images, maps=path).samples)
     assert all(old[2] != new[2] and old[1] == new[1] for old, new in zip(first, changed, strict=True))
     (tmp_path / "maps.txt").write_text("good/0\ncrack/1\ncrack/0\n")
-    assert fingerprint(load_inputs(images, maps=path).items) != changed
+    assert fingerprint(gather(images, maps=path).samples) != changed
     path.unlink()
-    assert fingerprint([Item("a", images, StackRow(path, 0))])[0][2] == [f"{path}[0]", "missing"]
+    assert fingerprint([Sample("a", images, StackRow(path, 0))])[0][2] == [f"{path}[0]", "missing"]
 
 
 def test_bad_rows_are_skipped_by_name(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def model(line):
 def test_a_stream_gives_what_one_call_gives(model, line, monkeypatch):
     monkeypatch.setattr(predicting, "SHARD", 5)
     inputs = gather(*line)
-    pieces = list(model.predictor(inputs).stream(inputs))
+    pieces = list(model.predictor(bare=inputs.is_bare).stream(inputs))
     whole = model.predict(line[0], maps=line[1])
     assert [len(piece.labels) for piece in pieces] == [5, 5, 5, 5, 4]
     together = joined(pieces)
@@ -78,7 +78,7 @@ def test_each_image_meets_its_own_map_and_bad_files_keep_their_place(model, tmp_
             cv2.imwrite(str(path), np.full((16, 16, 3), 10 * index, np.uint8))
         paths.append(path)
     predictor = Predictor(model.model_, model.model_.extractor(), Bright())
-    items = list(predictor._with_maps(gather(paths, detected=True).items))
+    items = list(predictor._with_maps(gather(paths, bare=True).samples))
     assert [item.id for item in items] == [path.as_posix() for path in paths]
     for index, item in enumerate(items):
         assert item.map is None if index % 4 == 0 else np.all(item.map == 10 * index)
@@ -88,7 +88,7 @@ def test_each_image_meets_its_own_map_and_bad_files_keep_their_place(model, tmp_
 def test_a_detector_must_give_one_map_for_each_image(model, line, maker, word):
     predictor = Predictor(model.model_, model.model_.extractor(), maker)
     with pytest.raises(DataError, match=f"one map for each image, but gave {word}"):
-        predictor(gather(line[0], detected=True))
+        predictor(gather(line[0], bare=True))
 
 
 def test_no_image_that_can_be_read_is_an_error_and_one_is_enough(model, line):

@@ -10,10 +10,10 @@ import pytest
 
 from anomalyncd.binarize.prepare import binarize_map, binarizer_for, fit_binarizer, note_on_map, prepare_map
 from anomalyncd.config import make_config
+from anomalyncd.data.dataset import Sample
 from anomalyncd.discovery.masks import binarize_folder
 from anomalyncd.errors import BadFileError, DataError, RunError, SettingsError
 from anomalyncd.progress import Silent
-from anomalyncd.regions.records import Item
 
 
 def spot(size: int = 64, peak: float = 1.0) -> np.ndarray:
@@ -53,7 +53,7 @@ def test_a_map_without_a_number_is_a_bad_file(tmp_path: Path) -> None:
 def test_the_range_is_fitted_on_the_readable_maps(tmp_path: Path) -> None:
     (tmp_path / "bad.npy").write_text("no map")
     np.save(tmp_path / "ok.npy", spot(peak=3))
-    items = [Item(name, tmp_path / name, map=tmp_path / name) for name in ("bad.npy", "ok.npy")]
+    items = [Sample(name, tmp_path / name, map=tmp_path / name) for name in ("bad.npy", "ok.npy")]
     steps = []
     binarizer = fit_binarizer(binarizer_for(make_config().binarize, has_normal=True), items, 0, lambda: steps.append(1))
     assert binarizer.high_ == spot(peak=3).max() and len(steps) == 2

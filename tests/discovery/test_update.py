@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import numpy as np
 import pytest
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.data.gather import load_inputs
+from anomalyncd.data.gather import gather
 from anomalyncd.detect import Detector
 from anomalyncd.discovery import update as module
 from anomalyncd.discovery.model import DiscoveryModel
-from anomalyncd.discovery.relearn import read_corrections, relearn
+from anomalyncd.discovery.relearn import relearn
 from anomalyncd.discovery.update import Update, update_run
 from anomalyncd.errors import DataError, RunError
+from anomalyncd.run.finished import read_corrections
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.tables import read_csv
 from scenes import GOOD, KINDS, TINY, content, fit, images, regions, scene, write_scenes
@@ -38,7 +40,7 @@ on_maps = pytest.mark.parametrize("given", ["maps"], indirect=True)
 
 
 def take_in(run: Path, folder: Path, given: str, **options: Any) -> Update:
-    return update_run(run, load_inputs(folder / "images", **{given: folder / given}), **options)
+    return update_run(run, gather(folder / "images", **{given: folder / given}), **options)
 
 
 def labels_of(run: Path) -> dict[str, int]:
@@ -111,9 +113,9 @@ def test_some_of_them_are_there_already(run: Path, tomorrow: Path, given: str, t
     take_in(run, tomorrow, given)
     both = tmp_path / "both"
     shutil.copytree(tomorrow, both)
-    inputs = load_inputs(both / "images", **{given: both / given})
-    inputs.items[:5] = load_inputs(tomorrow / "images", **{given: tomorrow / given}).items[:5]
-    found = update_run(run, inputs)
+    inputs = gather(both / "images", **{given: both / given})
+    old = gather(tomorrow / "images", **{given: tomorrow / given})[:5]
+    found = update_run(run, replace(inputs, samples=[*old, *inputs[5:]]))
     assert (
         found.n_images == len(NEW) - 5 and len(found.known) == 5 and len(images(run)) == len(KINDS) + 2 * len(NEW) - 5
     )
@@ -495,7 +497,7 @@ def test_maps_for_a_run_with_its_own_detector_are_refused(run: Path, given: str,
     detect = model.config.detect.model_copy(update={"name": "musc"})
     model.config = model.config.model_copy(update={"detect": detect})
     with pytest.raises(DataError, match="made by its own detector, musc"):
-        model.check_maps(load_inputs(tomorrow / "images", maps=tomorrow / "maps"))
+        model.check_maps(gather(tomorrow / "images", maps=tomorrow / "maps"))
 
 
 @on_masks

@@ -15,14 +15,14 @@ import pandas as pd
 import pytest
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.data.gather import Inputs, load_inputs
+from anomalyncd.data.dataset import Dataset, Sample
+from anomalyncd.data.gather import gather
 from anomalyncd.data.maps import StackRow
 from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.progress import Advance, Silent
 from anomalyncd.ray import engine as engine_ray
 from anomalyncd.ray.blocks import LARGEST, Block, split
 from anomalyncd.ray.engine import BlockWorker, _ask_for_token, most_workers, predict_with_ray
-from anomalyncd.regions.records import Item
 from scenes import GOOD, KINDS, fit, write_scenes, write_table
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -76,13 +76,13 @@ def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def load(work: Path) -> Inputs:
-    return load_inputs(work / "new/images", maps=work / "new/maps")
+def load(work: Path) -> Dataset:
+    return gather(work / "new/images", maps=work / "new/maps")
 
 
 def check(work: Path, out: Path) -> None:
     """A folder of parts holds what the local engine says now."""
-    found = AnomalyNCD.load(work / "run").predict_inputs(load(work))
+    found = AnomalyNCD.load(work / "run").predict(load(work))
     for kind, expected in (("images", found.images), ("regions", found.regions)):
         write_table(pd.read_parquet(out / kind), work / "a.csv")
         write_table(expected, work / "b.csv")
@@ -92,23 +92,23 @@ def check(work: Path, out: Path) -> None:
 
 def test_blocks_cover_the_list_in_whole_shards_and_survive_json(tmp_path: Path) -> None:
     for count, size in ((1, 16), (1000, 16), (1024, 32), (20_000, LARGEST), (40_000, LARGEST)):
-        items = [Item(f"{k}.png", Path(f"{k}.png")) for k in range(count)]
-        blocks = split(Inputs(items))
+        items = [Sample(f"{k}.png", Path(f"{k}.png")) for k in range(count)]
+        blocks = split(Dataset(items))
         assert [item for block in blocks for item in block.items] == items and len(blocks[0].items) == min(size, count)
-    block = Block(3, [Item("ä", Path("ä.png"), StackRow(Path("m.npy"), 2), tmp_path / "x.png")], ["kind"])
+    block = Block(3, [Sample("ä", Path("ä.png"), StackRow(Path("m.npy"), 2), tmp_path / "x.png")], ["kind"])
     again = Block.from_json(block.to_json())
-    assert again.items[0] == Item(
+    assert again.items[0] == Sample(
         "ä", Path("ä.png").absolute(), StackRow(Path("m.npy").absolute(), 2), tmp_path / "x.png"
     )
     assert (again.start, again.truth, again.key("job")) == (3, ["kind"], block.key("job"))
     with pytest.raises(SettingsError, match="must be files"):
-        Block(0, [Item("a", np.zeros((2, 2, 3), np.uint8))]).to_json()
+        Block(0, [Sample("a", np.zeros((2, 2, 3), np.uint8))]).to_json()
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
 def test_one_table(work: Path, name: str) -> None:
     written = predict_with_ray(work / "run", load(work), work / name)
-    found = AnomalyNCD.load(work / "run").predict_inputs(load(work))
+    found = AnomalyNCD.load(work / "run").predict(load(work))
     for path, expected in ((written.images, found.images), (written.regions, found.regions)):
         write_table(expected, work / f"local{path.suffix}")
         if path.suffix == ".csv":
@@ -221,7 +221,7 @@ def test_nothing_readable_fails_as_the_local_engine_does(work: Path) -> None:
     for path in (work / "new/images").iterdir():
         path.write_bytes(b"no picture")
     with pytest.raises(DataError) as expected:
-        AnomalyNCD.load(work / "run").predict_inputs(load(work))
+        AnomalyNCD.load(work / "run").predict(load(work))
     with pytest.raises(DataError) as caught:
         predict_with_ray(work / "run", load(work), work / "out.csv")
     assert str(caught.value) == str(expected.value) and not (work / "out.csv").exists()
@@ -239,9 +239,9 @@ def test_maps_by_the_detector_of_the_run(work: Path) -> None:
     settings = {"backbone": "tiny", "features": {"views": 1}, "learn": {"epochs": 1}}
     AnomalyNCD(3, **settings).fit(work / "old/images", detector="musc", run=work / "bare")
     (work / "new/images/003.png").write_bytes(b"no picture")  # from here on the detector sees other batches
-    inputs = load_inputs(work / "new/images", detected=True)
+    inputs = gather(work / "new/images", bare=True)
     written = predict_with_ray(work / "bare", inputs, work / "out.parquet")
-    found = AnomalyNCD.load(work / "bare").predict_inputs(inputs)
+    found = AnomalyNCD.load(work / "bare").predict(inputs)
     pd.testing.assert_frame_equal(pd.read_parquet(written.images), found.images, rtol=0, atol=1e-5)
     pd.testing.assert_frame_equal(pd.read_parquet(written.regions), found.regions, rtol=0, atol=1e-5)
     assert written.n_skipped == 1 and len(found.regions) > 5

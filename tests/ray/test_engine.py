@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.data.gather import Inputs, load_inputs
+from anomalyncd.data.dataset import Dataset
+from anomalyncd.data.gather import gather
 from anomalyncd.errors import RunError
 from anomalyncd.progress import Advance, Silent
 from anomalyncd.ray.blocks import Block
@@ -69,7 +70,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def local(work: Path) -> Path:
     """The tables of the local engine."""
     progress = Steps()
-    found = AnomalyNCD.load(work / "run", progress=progress).predict_inputs(load_inputs(work / "new" / "list.csv"))
+    found = AnomalyNCD.load(work / "run", progress=progress).predict(gather(work / "new" / "list.csv"))
     write_table(found.images, work / "local.csv")
     write_table(found.regions, work / "local_regions.csv")
     (work / "local.txt").write_text("\n".join(progress.warnings))
@@ -92,8 +93,8 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture
-def inputs(work: Path) -> Inputs:
-    return load_inputs(work / "new" / "list.parquet")
+def inputs(work: Path) -> Dataset:
+    return gather(work / "new" / "list.parquet")
 
 
 def regions_of(table: Path) -> Path:
@@ -111,7 +112,7 @@ def test_no_cluster_at_the_address() -> None:
 
 
 def test_two_workers_write_the_tables_of_the_local_engine_byte_by_byte(
-    cluster: None, work: Path, inputs: Inputs, local: Path
+    cluster: None, work: Path, inputs: Dataset, local: Path
 ) -> None:
     progress = Steps()
     written = predict_with_ray(work / "run", inputs, work / "two.csv", progress, workers=2)
@@ -123,7 +124,7 @@ def test_two_workers_write_the_tables_of_the_local_engine_byte_by_byte(
 
 
 def test_a_killed_worker_is_replaced_and_its_images_are_done_again(
-    cluster: None, work: Path, inputs: Inputs, local: Path
+    cluster: None, work: Path, inputs: Dataset, local: Path
 ) -> None:
     killed: list[int] = []
 
@@ -138,9 +139,9 @@ def test_a_killed_worker_is_replaced_and_its_images_are_done_again(
     assert killed and killed[0] not in busy_workers() and sum(progress.steps) == 70
 
 
-def test_a_block_that_kills_every_worker_is_given_up(cluster: None, work: Path, inputs: Inputs) -> None:
+def test_a_block_that_kills_every_worker_is_given_up(cluster: None, work: Path, inputs: Dataset) -> None:
     attempts = ray.remote(num_cpus=0)(_counter()).remote()
-    block = Block(0, inputs.items[:2])
+    block = Block(0, inputs.samples[:2])
     assert [ray.get(attempts.begin.remote(0)) for _ in range(ATTEMPTS)][-1] == ATTEMPTS
     worker = BlockWorker(str(work / "run"), "job", False, "cpu", attempts=attempts)
     row = worker(pa.table({"block": [block.to_json()]})).to_pylist()[0]

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anomalyncd.regions.records import Item
+from anomalyncd.data.dataset import Sample
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import file_stem
 
-MakeRun = Callable[..., tuple[Path, list[Item]]]
+MakeRun = Callable[..., tuple[Path, list[Sample]]]
 NAMES = {0: "normal", 1: "Riß/Öl: 3 µm"}
 
 
@@ -36,12 +36,12 @@ def picture(index: int, size: tuple[int, int] = (60, 90)) -> tuple[Any, Any, Any
 def make_run(tmp_path: Path) -> MakeRun:
     """Write a run of n images; maps : "own" numbered in the run, "mirrored" in the run, "given" with the items, or none."""
 
-    def make(n_images: int = 20, maps: str = "own") -> tuple[Path, list[Item]]:
+    def make(n_images: int = 20, maps: str = "own") -> tuple[Path, list[Sample]]:
         run = tmp_path / "run"
         items = []
         for index in range(n_images):
             image, values, mask = picture(index)
-            item = Item(f"folder/{index:03d}.png", tmp_path / "images" / f"{index:03d}.png")
+            item = Sample(f"folder/{index:03d}.png", tmp_path / "images" / f"{index:03d}.png")
             assert isinstance(item.image, Path)
             stem = file_stem(index, item.id)
             places = {

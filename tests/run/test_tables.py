@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from anomalyncd.config import MergeConfig
+from anomalyncd.data.dataset import Sample
 from anomalyncd.errors import RunError
-from anomalyncd.regions.records import ImageRecord, Item, RegionRecord
+from anomalyncd.regions.records import ImageRecord, RegionRecord
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.tables import REGION_COLUMNS, assign, manifest, read_csv, read_history, read_results, to_csv
 
@@ -83,8 +84,12 @@ def test_no_region_and_no_image_at_all() -> None:
 
 
 def test_the_manifest_lists_every_file() -> None:
-    items = [Item("0.png", Path("0.png"), Path("0.npy")), Item("1.png", Path("1.png")), Item("2", np.zeros((2, 2, 3)))]
-    table = manifest([image(0, 2), image(1, error="damaged"), image(2, note="odd")], items)
+    items = [
+        Sample("0.png", Path("0.png"), Path("0.npy")),
+        Sample("1.png", Path("1.png")),
+        Sample("2", np.zeros((2, 2, 3))),
+    ]
+    table = manifest([image(0, 2), image(1, error="damaged"), image(2, note="odd")], items, Path("run"))
     assert table["file"].tolist() == [str(Path("0.png").absolute()), str(Path("1.png").absolute()), ""]
     assert table["map"].tolist() == [str(Path("0.npy").absolute()), "", ""]
     assert table["status"].tolist() == ["ok", "skipped", "ok"]

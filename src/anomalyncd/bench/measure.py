@@ -15,17 +15,16 @@ import safetensors.numpy
 
 from ..checksums import stable_hash
 from ..config import Config, DetectConfig
-from ..data.dataset import load_dataset
-from ..data.gather import Inputs
+from ..data.dataset import Dataset, Sample, load_dataset
+from ..data.gather import gather_normal
 from ..data.images import read_image
 from ..data.maps import StackRow, read_map
 from ..detect import DETECTORS
-from ..discovery.maps import make_maps, normal_items, pinned
+from ..discovery.maps import make_maps, pinned
 from ..errors import DataError
 from ..estimator import AnomalyNCD
 from ..metrics import evaluate
 from ..progress import Silent
-from ..regions.records import Item
 from ..run.evaluate import evaluate_maps
 from ..run.folder import RETRAINED, RunFolder
 from ..run.store import SHARD, RegionStore, file_identity
@@ -171,11 +170,11 @@ class Lab:
         else:
             items, _, _ = self.maps(held_out, fitted=self._maps_folder(case))
         model.model_.unknown = None  # which class each region is likest to is asked here, not whether it is like any
-        regions = model.predict_inputs(Inputs(items)).regions
+        regions = model.predict(Dataset(items)).regions
         kinds = regions[regions["label"] > 0].groupby("image")["label"].nunique()
         return Measured({"several": float((kinds > 1).sum() / len(new))})
 
-    def maps(self, case: Case, fitted: Path | None = None) -> tuple[list[Item], pd.DataFrame, float]:
+    def maps(self, case: Case, fitted: Path | None = None) -> tuple[list[Sample], pd.DataFrame, float]:
         """Images with maps, their scores as in maps/scores.csv, and the seconds that the maps took.
 
         fitted : folder of maps whose detector is used as it is
@@ -189,7 +188,7 @@ class Lab:
         config = config.model_copy(update={"detect": detect, "random_state": 0})
         kind = DETECTORS.get(case.source)
         wants_normal = fitted is None and (kind is None or kind.needs_normal) and case.product.normal
-        normal = normal_items(case.product.normal) if wants_normal and case.product.normal else []
+        normal = gather_normal(case.product.normal if wants_normal else None).samples
         began = time.perf_counter()
         with RunFolder(out).writing() as folder:
             items, scores = make_maps(
@@ -203,7 +202,7 @@ class Lab:
         key = stable_hash(case.product.fingerprint, self.source_key(case))
         return self.work / "maps" / f"{case.product.name}-{_plain(case.source)}-{key[:12]}"
 
-    def _items(self, case: Case) -> list[Item]:
+    def _items(self, case: Case) -> list[Sample]:
         if case.source == IMAGES_ONLY or not case.uses_source:
             return case.product.items()
         return case.product.masked_items() if case.source == MASKS else self.maps(case)[0]
@@ -223,7 +222,7 @@ class Lab:
             borrow(kept, run)
         model = AnomalyNCD.from_config(config, progress=self.progress)
         base = None if case.base is None else case.base.data
-        model.fit_inputs(Inputs(items, folders=(case.product.root,)), base=base, run=run, call="anomalyncd bench")
+        model.fit(Dataset(items, folders=(case.product.root,)), base=base, run=run)
         if kept is not None:
             keep(run, kept)
         return model, run
@@ -245,7 +244,7 @@ class Lab:
 
     def _ids(self, case: Case) -> dict[str, str]:
         """What a list of paths is called in tables → id."""
-        return {sample.image.as_posix(): sample.id for sample in case.product.truth}
+        return {Path(str(sample.image)).as_posix(): sample.id for sample in case.product.truth}
 
     def _seconds(self, model: AnomalyNCD, run: Path) -> dict[str, float]:
         """Stages that an earlier cell finished count with the time that they took there."""
@@ -276,7 +275,7 @@ def _region_features(model: AnomalyNCD, run: Path) -> dict[str, npt.NDArray[np.f
     return {r.image: row for r, row in zip(store.regions, features, strict=True) if r.region == 0}  # largest first
 
 
-def _given_maps(product: Product, folder: Path) -> tuple[list[Item], pd.DataFrame]:
+def _given_maps(product: Product, folder: Path) -> tuple[list[Sample], pd.DataFrame]:
     """Maps from elsewhere; an image's score is the largest value of its map."""
     dataset = load_dataset(product.root / "test", maps=folder, exclude=product.exclude)
     map_of = {sample.id: sample.map for sample in dataset}
@@ -285,11 +284,11 @@ def _given_maps(product: Product, folder: Path) -> tuple[list[Item], pd.DataFram
     return items, pd.DataFrame(rows, columns=["image", "score", "height", "width", "message"])
 
 
-def _plain_map(item: Item) -> Path | npt.NDArray[Any] | None:
+def _plain_map(item: Sample) -> Path | npt.NDArray[Any] | None:
     return read_map(item.map) if isinstance(item.map, StackRow) else item.map
 
 
-def _size(item: Item) -> Sequence[int]:
+def _size(item: Sample) -> Sequence[int]:
     return read_image(item.image).shape[:2]
 
 

@@ -8,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ..checksums import sha256, stable_hash
-from ..data.dataset import NORMAL_NAMES, Dataset, load_base, load_dataset
+from ..data.dataset import NORMAL_NAMES, Dataset, Picture, Sample, load_base, load_dataset
 from ..data.gather import Base
 from ..data.layouts import find_images
 from ..errors import DataError
-from ..regions.records import Item
 
 NORMAL_FOLDER = Path("train", "good")
 
@@ -53,15 +52,15 @@ class Product:
         """Whether normal images are among them."""
         return not NORMAL_NAMES.isdisjoint(label.lower() for label in self.labels.values())
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[Sample]:
         """Images only."""
-        return [Item(sample.id, sample.image) for sample in self.truth]
+        return [Sample(sample.id, sample.image) for sample in self.truth]
 
-    def masked_items(self) -> list[Item]:
+    def masked_items(self) -> list[Sample]:
         """Images with their true masks."""
         if not self.truth.has_masks:
             raise DataError(f"{self.root}: expected true masks in ground_truth/, none found.")
-        return [Item(sample.id, sample.image, mask=sample.mask) for sample in self.truth]
+        return [Sample(sample.id, sample.image, mask=sample.mask) for sample in self.truth]
 
 
 def load_product(name: str, root: Path, exclude: Collection[str] = ()) -> Product:
@@ -104,5 +103,5 @@ def fingerprint_of(folder: Path) -> str:
     return stable_hash([[path.relative_to(folder).as_posix(), _digest(path)] for path in paths])
 
 
-def _digest(path: Path | None) -> str:
-    return "" if path is None else sha256(path)
+def _digest(path: Picture | None) -> str:
+    return sha256(path) if isinstance(path, Path) else ""

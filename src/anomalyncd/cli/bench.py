@@ -77,7 +77,7 @@ def bench_run(
             bench.progress.warn(str(error))
             continue
         made += 1
-        command = opt.this_call()
+        command = bench.progress.call
         tables.write_text(f"{experiment.name}.md", to_markdown(outcome, command))
         tables.write_text(f"{experiment.name}.csv", to_csv(outcome))
         header, rows = to_rows(outcome)

@@ -46,8 +46,7 @@ def discover(
 ) -> None:
     """Find defect classes in IMAGES and write a run folder."""
     from ..config import make_config, merge_layers
-    from ..data.gather import load_inputs
-    from ..data.lists import is_table
+    from ..data.gather import gather
     from ..estimator import AnomalyNCD
 
     opt.not_both(maps, masks)
@@ -63,20 +62,19 @@ def discover(
     )  # fmt: skip
     given["n_classes"] = opt.n_classes(given.get("n_classes"))
     detector = detector or make_config(given).detect.name
-    if detector is None and not given_maps and (normal or not is_table(images)):
+    if tile is not None and detector is None:
         detector = "musc" if normal is None else "patchcore"
     progress = opt.make_progress(quiet)
     model = AnomalyNCD.from_config(make_config(given, opt.detector_layer(detector, tile)), progress=progress)
-    inputs = load_inputs(images, maps=maps, masks=masks, exclude=exclude or (), detected=detector is not None)
+    dataset = gather(images, maps, masks, exclude=exclude or (), bare=detector is not None or normal is not None)
     opt.warn_of_unknown(exclude, images, progress)
-    without = sum(item.map is None and item.mask is None for item in inputs.items)
-    if without and detector is None:
+    if dataset.has_masks and (without := dataset.n_without_mask):
         progress.say(
-            f"{len(inputs)} images, {without} of them without a mask file: "
+            f"{len(dataset)} images, {without} of them without a mask file: "
             + ("taken as normal." if model.has_normal else "taken whole.")
         )
-    model.fit_inputs(inputs, base=base, detector=detector, normal=normal, run=out, call=opt.this_call())
-    show_run(model, inputs.items, out, progress)
+    model.fit(dataset, base=base, detector=detector, normal=normal, run=out)
+    show_run(model, dataset.samples, out, progress)
 
 
 @app.command()
@@ -102,7 +100,7 @@ def detect(
 ) -> None:
     """Make anomaly maps and image scores of IMAGES, and measure them where the truth is known."""
     from ..config import make_config
-    from ..data.gather import load_inputs
+    from ..data.gather import gather
     from ..discovery.detect import detect_images
     from ..discovery.maps import stored_config
     from ..run.evaluate import load_truth
@@ -120,10 +118,10 @@ def detect(
         name = detector or make_config(layer).detect.name or ("musc" if normal is None else "patchcore")
         chosen = make_config(layer, opt.detector_layer(name, tile))
     progress = opt.make_progress(quiet)
-    inputs = load_inputs(images, masks=masks, exclude=exclude or (), detected=True)
+    inputs = gather(images, exclude=exclude or (), bare=True)
     opt.warn_of_unknown(exclude, images, progress)
     truth = load_truth(images, masks, exclude or (), progress)
-    found = detect_images(inputs, truth, chosen, out, progress, normal=normal, fitted=fitted, call=opt.this_call())
+    found = detect_images(inputs, truth, chosen, out, progress, normal=normal, fitted=fitted)
     show_detection(found, images, out, exclude or [], truth.has_masks)
 
 
@@ -152,7 +150,6 @@ def predict(
     quiet: opt.Quiet = False,
 ) -> None:
     """Class new IMAGES with the model of a run."""
-    from ..data.gather import load_inputs
     from ..run.writer import TableWriter, check_table
     from .fitted import load_fitted
 
@@ -168,8 +165,7 @@ def predict(
     progress = opt.make_progress(quiet)
     # Ray's workers have devices of their own; what starts them needs none.
     model = load_fitted(run, device if engine == "local" else "cpu", precision, progress, exported=engine == "local")
-    bare = maps is None and masks is None and model.detector_name is not None
-    inputs = load_inputs(images, maps=maps, masks=masks, detected=bare)
+    inputs = model.gather(images, maps, masks)
     for note in inputs.notes:
         progress.warn(note)
     if engine == "ray":
@@ -183,7 +179,7 @@ def predict(
         return
     counts, n_skipped = Counter[str](), 0
     with TableWriter(out) as image_table, TableWriter(regions) as region_table:  # regions are closed first
-        for found in model.predictor(inputs).stream(inputs, progress):
+        for found in model.predictor(bare=inputs.is_bare).stream(inputs, progress):
             region_table.add(found.regions)
             image_table.add(found.images)
             counts.update(found.images["class_name"])
@@ -249,7 +245,7 @@ def demo(
 ) -> None:
     """A procedural inspection line: make images and anomaly maps, discover the classes, evaluate, draw them."""
     from ..config import make_config
-    from ..data.gather import load_inputs
+    from ..data.gather import gather
     from ..demo import DEFECT_KINDS, make_line
     from ..estimator import AnomalyNCD
     from ..run.evaluate import evaluate_run
@@ -270,11 +266,11 @@ def demo(
     images, maps = line / "images", line / "maps"
     command = f"anomalyncd discover {quoted(images)} --maps {quoted(maps)} --classes {count} --exclude combined"
     progress.say(f"{command} --out {quoted(run)}")
-    inputs = load_inputs(images, maps=maps, exclude=("combined",))
-    model.fit_inputs(inputs, run=run, call=opt.this_call())
+    inputs = gather(images, maps, exclude=("combined",))
+    model.fit(inputs, run=run)
     found, _ = evaluate_run(run)
     show_evaluation(found)
-    show_run(model, inputs.items, run, progress)
+    show_run(model, inputs.samples, run, progress)
 
 
 app.add_typer(weights.app, name="weights")

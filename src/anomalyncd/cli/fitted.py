@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..errors import SettingsError
 
 if TYPE_CHECKING:
-    from ..data.gather import Inputs
+    from ..data.dataset import Dataset
     from ..discovery.classify import Predictor
     from ..progress import Silent
 
@@ -21,7 +21,9 @@ class Fitted(Protocol):
     @property
     def detector_name(self) -> str | None: ...
 
-    def predictor(self, inputs: Inputs) -> Predictor: ...
+    def gather(self, images: Path, maps: Path | None, masks: Path | None) -> Dataset: ...
+
+    def predictor(self, *, bare: bool) -> Predictor: ...
 
 
 def load_fitted(run: Path, device: str, precision: str, progress: Silent, *, exported: bool = True) -> Fitted:

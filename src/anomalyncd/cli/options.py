@@ -109,12 +109,9 @@ def make_progress(quiet: bool) -> Terminal:
     """Bars on standard error, or warnings only."""
     from ..progress import Terminal
 
-    return Terminal(bars=not quiet)
-
-
-def this_call() -> str:
-    """What was typed, for the log."""
-    return shlex.join(["anomalyncd", *sys.argv[1:]])
+    progress = Terminal(bars=not quiet)
+    progress.call = shlex.join(["anomalyncd", *sys.argv[1:]])
+    return progress
 
 
 def spare_inputs(*outputs: Path, run: Path, inputs: Sequence[Path]) -> None:

@@ -14,7 +14,6 @@ from .show import quoted
 
 if TYPE_CHECKING:
     from ..discovery.classify import Predictor
-    from ..runtime import Runtime
 
 MB = 1_000_000
 
@@ -73,7 +72,6 @@ def serve(
 
 def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, dict[int, int] | None]:
     """A run, or its export, ready to work, and how many of its images each class has, where that is known."""
-    from ..data.gather import Inputs
     from ..progress import Silent
     from ..runtime import Runtime
     from ..serve.warm import warm_up
@@ -81,24 +79,12 @@ def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, di
 
     fitted, counts = load_fitted(run, device, precision, Silent()), None
     if isinstance(fitted, Runtime):
-        predictor = _exported(fitted)
+        predictor = fitted.predictor()
     else:
         from ..estimator import AnomalyNCD
 
         assert isinstance(fitted, AnomalyNCD)
-        predictor, labels = fitted.predictor(Inputs([])), fitted.labels_.tolist()
+        predictor, labels = fitted.predictor(), fitted.labels_.tolist()
         counts = {label: labels.count(label) for label in set(labels)}
     warm_up(predictor)
     return predictor, counts
-
-
-def _exported(runtime: Runtime) -> Predictor:
-    import numpy as np
-
-    from ..data.gather import Inputs
-    from ..regions.records import Item
-
-    if runtime.detector_name and not runtime.makes_maps:  # its detector was not exported, so clients must send its maps
-        nothing = np.zeros((1, 1), np.float32)
-        return runtime.predictor(Inputs([Item("", nothing, map=nothing)]))
-    return runtime.predictor(Inputs([]))

@@ -15,11 +15,11 @@ import typer
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from ..data.dataset import Sample
     from ..discovery.detect import DetectionRun
     from ..estimator import AnomalyNCD
     from ..metrics import Evaluation
     from ..progress import Terminal
-    from ..regions.records import Item
 
 
 FEW = 5  # images of a class that is pointed out
@@ -103,7 +103,7 @@ def show_detection(found: DetectionRun, images: Path, out: Path, excluded: list[
     typer.echo(f"Next: anomalyncd discover {quoted(images)} {going_on}")
 
 
-def show_run(model: AnomalyNCD, items: Sequence[Item], out: Path, progress: Terminal) -> None:
+def show_run(model: AnomalyNCD, items: Sequence[Sample], out: Path, progress: Terminal) -> None:
     """What `discover` found in the items, with its pictures, and how to go on."""
     show_counts(model.images_["class_name"])
     times = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in model.seconds_.items() if seconds >= 0.05)
@@ -155,7 +155,7 @@ def show_small(images: DataFrame, run: Path) -> None:
         )
 
 
-def draw(run: Path, items: Sequence[Item], progress: Terminal) -> None:
+def draw(run: Path, items: Sequence[Sample], progress: Terminal) -> None:
     """The pictures of a run, and where they are."""
     from ..report.classes import draw_class_sheets, draw_classes
     from ..report.count import draw_count

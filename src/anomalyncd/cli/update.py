@@ -25,19 +25,17 @@ def update(
     quiet: opt.Quiet = False,
 ) -> None:
     """Take new IMAGES into RUN: its classes keep their numbers and names, and new ones open where unknowns gather."""
-    from ..data.gather import load_inputs
     from ..estimator import AnomalyNCD
 
     opt.not_both(maps, masks)
     progress = opt.make_progress(quiet)
     model = AnomalyNCD.load(run, device=device, progress=progress)
-    bare = maps is None and masks is None and model.model_.config.detect.name is not None
-    inputs = load_inputs(images, maps=maps, masks=masks, exclude=exclude or (), detected=bare)
+    inputs = model.gather(images, maps, masks, exclude or ())
     for note in inputs.notes:
         progress.warn(note)
     opt.warn_of_unknown(exclude, images, progress)
     inputs.check_outside(run)
-    found = model.update_inputs(inputs, call=opt.this_call())
+    found = model.update(inputs)
     if found.known:
         typer.echo(f"{counted(len(found.known), 'image')} in the run already, left as they are")
     typer.echo(

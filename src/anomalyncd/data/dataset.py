@@ -7,9 +7,12 @@ import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import overload
+from typing import Any, overload
 
-from ..errors import DataError
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import DataError, SettingsError
 from .images import IMAGE_SUFFIXES
 from .layouts import (
     counted,
@@ -26,6 +29,8 @@ from .layouts import (
 from .lists import is_table, read_table, row_name
 from .maps import MAP_SUFFIXES, StackRow, open_stack, read_row_names
 
+Picture = Path | npt.NDArray[Any]
+Source = Picture | StackRow
 NORMAL_NAMES = frozenset({"good", "normal", "ok"})
 MASK_SUFFIXES = IMAGE_SUFFIXES | {".npy"}
 _BASE_LAYOUTS = (
@@ -36,26 +41,34 @@ _BASE_LAYOUTS = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One image and what belongs to it. `id` is a POSIX path relative to the data set's root."""
+    """One image and what belongs to it; with neither map nor mask it has no defect, or a detector will make its map.
+
+    id : POSIX path relative to the data set's root, or `image_000017` for an array
+    image, mask : file or array; map : file, row of a stack, or array
+    label : class by folder or table; only ever copied into tables, never read by anything that learns
+    """
 
     id: str
-    image: Path
-    map: Path | StackRow | None = None
-    mask: Path | None = None
+    image: Picture
+    map: Source | None = None
+    mask: Picture | None = None
     label: str | None = None
 
 
 @dataclass(frozen=True)
 class Dataset(Sequence[Sample]):
-    """Samples sorted by id. `has_maps`: each has a map. `has_masks`: masks are known, None means normal.
+    """Samples to work on.
 
-    `notes`: what was left out, a sentence each, for the user to read.
+    root : folder that the ids are relative to
+    folders : that the files were searched in
+    masked : masks were given, so that an image without one is normal
+    notes : what was left out, a sentence each, for the user to read
     """
 
-    samples: tuple[Sample, ...]
-    root: Path
-    has_maps: bool
-    has_masks: bool
+    samples: Sequence[Sample]
+    root: Path = Path()
+    folders: tuple[Path, ...] = ()
+    masked: bool = False
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -67,8 +80,8 @@ class Dataset(Sequence[Sample]):
     @overload
     def __getitem__(self, index: int) -> Sample: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Sample, ...]: ...
-    def __getitem__(self, index: int | slice) -> Sample | tuple[Sample, ...]:
+    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
         return self.samples[index]
 
     @property
@@ -82,9 +95,42 @@ class Dataset(Sequence[Sample]):
         return [sample.label for sample in self.samples]
 
     @property
+    def truth(self) -> dict[str, str]:
+        """Image id → class name, where one is known."""
+        return {sample.id: sample.label for sample in self.samples if sample.label is not None}
+
+    @property
+    def numbered_labels(self) -> npt.NDArray[np.int64]:
+        """(N,) the labels, all of which must be known, as numbers 0 … in the order of their names."""
+        return np.unique([str(label) for label in self.labels], return_inverse=True)[1].astype(np.int64)
+
+    @property
     def n_without_mask(self) -> int:
-        """How many images have no mask file."""
+        """How many images have no mask."""
         return sum(sample.mask is None for sample in self.samples)
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether each image has a map."""
+        return bool(self.samples) and all(sample.map is not None for sample in self.samples)
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether masks are known; then an image without one is normal."""
+        return self.masked or any(sample.mask is not None for sample in self.samples)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether there are images alone, so that a detector must make the maps."""
+        return not self.has_maps and not self.has_masks
+
+    def check_outside(self, run: Path, *others: Path) -> None:
+        """Refuse a run inside a folder of inputs, or of `others` that are read: the next call would find it among them."""
+        for folder in (*self.folders, *others):
+            if run.resolve().is_relative_to(folder.resolve()):
+                raise SettingsError(
+                    f"{run}: the run would lie inside {folder}, which is read. Choose a folder outside."
+                )
 
 
 def load_dataset(
@@ -164,8 +210,9 @@ def load_dataset(
     without_map = [sample.id for sample in samples if sample.map is None]
     if 0 < len(without_map) < len(samples):
         raise DataError(missing_maps_message(source, len(samples), without_map))
-    has_masks = any(sample.mask is not None for sample in samples)
-    return Dataset(tuple(samples), root, has_maps=not without_map, has_masks=has_masks, notes=tuple(notes))
+    searched = [Path(place) for place in (maps, masks) if place is not None]
+    folders = searched if is_table(source) else [*searched, root]
+    return Dataset(tuple(samples), root, tuple(folders), notes=tuple(notes))
 
 
 def load_base(folder: str | Path) -> Dataset:
@@ -205,7 +252,7 @@ def load_base(folder: str | Path) -> Dataset:
     )
     if not samples:
         raise DataError(f"{root}: none of {len(dataset)} images has both a mask and a defect class. {_BASE_LAYOUTS}")
-    return Dataset(samples, dataset.root, has_maps=False, has_masks=True)
+    return replace(dataset, samples=samples, masked=True)
 
 
 def _folder(folder: str | Path, what: str) -> Path:

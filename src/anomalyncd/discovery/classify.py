@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..data.gather import Inputs
+from ..data.dataset import Dataset, Sample
 from ..data.images import read_image
 from ..errors import BadFileError, DataError
 from ..progress import Silent
 from ..regions.extract import Extracted, Extractor
 from ..regions.prefetch import ahead
-from ..regions.records import ImageRecord, Item, report_files
+from ..regions.records import ImageRecord, report_files
 from ..run.store import SHARD
 from ..run.tables import assign
 from .model import DiscoveryModel
@@ -66,25 +66,26 @@ class Predictor:
     def __init__(self, model: DiscoveryModel, extractor: Extractor, detector: MapMaker | None = None) -> None:
         self.model, self.extractor, self.detector = model, extractor, detector
 
-    def __call__(self, inputs: Inputs, progress: Silent | None = None) -> Prediction:
+    def __call__(self, inputs: Dataset, progress: Silent | None = None) -> Prediction:
         """Classes of all images at once."""
         return joined(list(self.stream(inputs, progress)))
 
-    def stream(self, inputs: Inputs, progress: Silent | None = None) -> Iterator[Prediction]:
+    def stream(self, inputs: Dataset, progress: Silent | None = None) -> Iterator[Prediction]:
         """Classes of a few images after the other; at the end, what could not be read is said once for all."""
         progress = progress or Silent()
         self.model.check_maps(inputs)
+        truth = inputs.truth
         odd: list[ImageRecord] = []
         fine: list[ImageRecord] = []
         with progress.task("Images", len(inputs)) as advance:
-            for found in self.extract(inputs.items):
+            for found in self.extract(inputs.samples):
                 odd += [record for record in found.images if record.error or record.note]
                 fine = fine or [record for record in found.images if not record.error and not record.note][:1]
-                yield self.classify(found, inputs.truth)
+                yield self.classify(found, truth)
                 advance(len(found.images))
         report_files([*odd, *fine], progress)
 
-    def extract(self, items: Sequence[Item]) -> Iterator[Extracted]:
+    def extract(self, items: Sequence[Sample]) -> Iterator[Extracted]:
         """Regions and features; files are read, masks made and crops cut in threads while the network works."""
         prepared = ahead(self.extractor.prepare, enumerate(self._with_maps(items)))
         while some := list(islice(prepared, SHARD)):
@@ -102,12 +103,12 @@ class Predictor:
         skipped = {record.id: record.error for record in found.images if record.error}
         return Prediction(result.labels, result.probabilities, result.regions, result.images, skipped)
 
-    def _with_maps(self, items: Iterable[Item]) -> Iterator[Item]:
+    def _with_maps(self, items: Iterable[Sample]) -> Iterator[Sample]:
         """Items with images and maps in memory; one that cannot be read stays as it is."""
         if self.detector is None:
             yield from items
             return
-        waiting: deque[tuple[Item, bool]] = deque()
+        waiting: deque[tuple[Sample, bool]] = deque()
 
         def pictures() -> Iterator[Picture]:
             for item, image in ahead(_read, items):
@@ -142,7 +143,7 @@ def _stacked(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
 
 
-def _read(item: Item) -> tuple[Item, Any]:
+def _read(item: Sample) -> tuple[Sample, Any]:
     try:
         return item, read_image(item.image)
     except BadFileError:

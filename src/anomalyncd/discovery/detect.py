@@ -11,7 +11,7 @@ import pandas as pd
 
 from ..config import Config
 from ..data.dataset import Dataset
-from ..data.gather import Inputs
+from ..data.gather import gather_normal
 from ..data.layouts import stem_of
 from ..errors import DataError, SettingsError
 from ..model.device import choose_device
@@ -21,7 +21,7 @@ from ..run.evaluate import DetectionScores, evaluate_maps
 from ..run.folder import IMAGES_TABLE, LOG, RunFolder
 from ..run.log import logging_to
 from ..run.tables import to_csv
-from .maps import MAPS, METRICS, SCORES, are_mirrored, make_maps, normal_items, pinned
+from .maps import MAPS, METRICS, SCORES, are_mirrored, make_maps, pinned
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DetectionRun:
 
 
 def detect_images(
-    inputs: Inputs,
+    inputs: Dataset,
     truth: Dataset,
     config: Config,
     out: Path,
@@ -50,7 +50,6 @@ def detect_images(
     *,
     normal: Path | None = None,
     fitted: Path | None = None,
-    call: str = "detect_images",
 ) -> DetectionRun:
     """Write maps/, scores.csv, the fitted detector/, and metrics.json where there is a truth.
 
@@ -66,20 +65,22 @@ def detect_images(
     inputs.check_outside(out, *([] if normal is None else [normal]))
     if fitted is not None and fitted.resolve() == out.resolve():
         raise SettingsError(f"{out}: the maps would replace the detector that makes them. Choose another folder.")
-    normal_images = [] if normal is None else normal_items(normal)
-    with RunFolder(out).writing() as folder, logging_to(folder.place(LOG), progress, call) as log:
+    normal_images = gather_normal(normal).samples
+    with RunFolder(out).writing() as folder, logging_to(folder.place(LOG), progress, "detect_images") as log:
         for note in inputs.notes:
             log.warn(note)
         started = time.perf_counter()
-        items, table = make_maps(folder, inputs.items, config, log, normal=normal_images, fitted=fitted, protected=True)
+        items, table = make_maps(
+            folder, inputs.samples, config, log, normal=normal_images, fitted=fitted, protected=True
+        )
         seconds = time.perf_counter() - started
         if not folder.place(IMAGES_TABLE).exists():  # else these are the settings of a whole run
             folder.write_text("config.yaml", config.to_yaml())
         rows = zip(table["image"], table["message"], strict=True)
         skipped = report_files([ImageRecord(i, name, error=why) for i, (name, why) in enumerate(rows)], log)
         scores = table.loc[table["message"] == "", ["image", "score"]].reset_index(drop=True)
-        if inputs.truth:
-            scores["label"] = scores["image"].map(inputs.truth)
+        if truth_of := inputs.truth:
+            scores["label"] = scores["image"].map(truth_of)
         folder.write_text(SCORES, to_csv(scores))
         metrics = evaluate_maps(items, table, truth, config, log)
         if metrics is None:
@@ -89,15 +90,15 @@ def detect_images(
     return DetectionRun(out / MAPS, scores, metrics, skipped, seconds)
 
 
-def _check_names(inputs: Inputs) -> None:
+def _check_names(inputs: Dataset) -> None:
     """Maps are found by the names of the images, so these must be plain and must differ in more than their suffix."""
-    if are_mirrored(inputs.items):
+    if are_mirrored(inputs.samples):
         return
-    name, count = Counter(stem_of(item.id) for item in inputs.items).most_common(1)[0]
+    name, count = Counter(stem_of(item.id) for item in inputs.samples).most_common(1)[0]
     if count > 1:
-        twice = [item.id for item in inputs.items if stem_of(item.id) == name]
+        twice = [item.id for item in inputs.samples if stem_of(item.id) == name]
         raise DataError(f"{twice[0]} and {twice[1]} would have the same map, {name}.npy. Rename one of them.")
-    odd = next(item.id for item in inputs.items if not are_mirrored([item]))
+    odd = next(item.id for item in inputs.samples if not are_mirrored([item]))
     raise DataError(
         f"{odd}: expected images below the folder of the table, by short relative paths, because the maps are called as "
         "the images. Give a folder, or such paths."

@@ -17,16 +17,18 @@ from ..binarize.base import Binarizer
 from ..binarize.prepare import binarizer_for, fit_binarizer
 from ..checksums import seal, stable_hash, unseal
 from ..config import Config
-from ..data.gather import BaseSet, Inputs
+from ..data.dataset import Dataset, Sample
 from ..detect import Detector
 from ..errors import DataError, RunError
+from ..labels import default_name
 from ..learn.classifier import Parts
 from ..learn.distributed import team
 from ..learn.fit import RegionSet, is_banked
 from ..model.backbone import MaskGuidedViT
 from ..model.device import choose_device
 from ..regions.extract import Extractor
-from ..regions.records import Item, report_files
+from ..regions.records import report_files
+from ..run.finished import read_corrections
 from ..run.folder import (
     CLASS_NAMES,
     FORMAT,
@@ -44,8 +46,8 @@ from ..run.store import RegionStore, file_identity, fingerprint
 from ..run.tables import Assignment, assign, manifest, read_history, to_csv
 from .learning import Training
 from .maps import make_maps, pinned
-from .model import DiscoveryModel, default_name, make_encoder, read_names, restore_binarizer
-from .relearn import groups_table, hold, read_corrections
+from .model import DiscoveryModel, make_encoder, read_names, restore_binarizer
+from .relearn import groups_table, hold
 from .torchrun import labelled_regions
 
 T = TypeVar("T")
@@ -74,7 +76,7 @@ class Discover:
         self.seconds: dict[str, float] = {}
 
     def __call__(
-        self, inputs: Inputs, base: BaseSet | None, normal: Sequence[Item] = (), detector: Detector | None = None
+        self, inputs: Dataset, base: Dataset | None, normal: Sequence[Sample] = (), detector: Detector | None = None
     ) -> Discovery:
         """All stages; those that were finished from the same inputs and settings are read instead.
 
@@ -91,11 +93,10 @@ class Discover:
             )
         self.given_names, self.corrections = read_names(self.folder.path), read_corrections(self.folder.path)
         self.folder.write_text("config.yaml", self.config.to_yaml())
-        given = inputs.items
         if self.config.detect.name:
             inputs = self._timed("maps", lambda: self._maps(inputs, normal, detector))
         range_key = stable_hash(
-            FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump(), fingerprint(inputs.items)
+            FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump(), fingerprint(inputs.samples)
         )
         key = stable_hash(range_key, self._frozen_identity())
         self._timed("range", lambda: self._range(inputs, range_key))
@@ -104,7 +105,7 @@ class Discover:
         base_key = ""
         labelled = None
         if base is not None:
-            base_key = stable_hash(self._frozen_identity(), fingerprint(base.items), base.labels.tolist())
+            base_key = stable_hash(self._frozen_identity(), fingerprint(base.samples), base.labels)
             labelled = self._timed("base set", lambda: self._base(base, base_key))
         learn_key = stable_hash(
             key, base_key, self.config.model_dump(mode="json", exclude={"merge", "preset", "unknown"}),
@@ -119,22 +120,22 @@ class Discover:
             novel.images, novel.regions, probabilities, self.model.classes, self.model.names, self.config.merge,
             self.model.fit_unknown(parts, novel.regions),
         )  # fmt: skip
-        if inputs.truth:
-            result.images["true_label"] = [inputs.truth.get(name) for name in result.images["image"]]
+        if truth := inputs.truth:
+            result.images["true_label"] = [truth.get(name) for name in result.images["image"]]
         result.regions["crop"] = [novel.crop_name(region) for region in novel.regions]
         self.folder.write_text(GROUPS, to_csv(groups_table(self.model, parts, result.regions)))
-        self._write_tables(novel, result, given)
+        self._write_tables(novel, result, inputs.samples)
         return Discovery(self.model, result, skipped, read_history(self.folder.path), self.seconds)
 
-    def _maps(self, inputs: Inputs, normal: Sequence[Item], detector: Detector | None) -> Inputs:
+    def _maps(self, inputs: Dataset, normal: Sequence[Sample], detector: Detector | None) -> Dataset:
         items, _ = make_maps(
-            self.folder, inputs.items, self.config, self.progress, normal=normal, detector=detector, timed=self._timed
+            self.folder, inputs.samples, self.config, self.progress, normal=normal, detector=detector, timed=self._timed
         )
-        return replace(inputs, items=items)
+        return replace(inputs, samples=items)
 
-    def _range(self, inputs: Inputs, key: str) -> None:
+    def _range(self, inputs: Dataset, key: str) -> None:
         """Range of all maps, and the score from which on an image has a defect rather than not; nothing without maps."""
-        if all(item.map is None for item in inputs.items):
+        if all(item.map is None for item in inputs.samples):
             return
         binarizer, scores = self._known_range(key)
         if binarizer is None:
@@ -142,7 +143,7 @@ class Discover:
             binarizer = binarizer_for(self.config.binarize, has_normal=self.config.has_normal)
             maxima: list[float] = []
             with self.progress.task("Range of the maps", len(inputs)) as advance:
-                fit_binarizer(binarizer, inputs.items, self.config.binarize.min_map_size, advance, maxima)
+                fit_binarizer(binarizer, inputs.samples, self.config.binarize.min_map_size, advance, maxima)
             scores = binarizer.normalize(np.array([maxima]))[0].tolist()
             self.folder.write_json(RANGE, {**binarizer.get_state(), "scores": scores})
             self.folder.finish("range", key)
@@ -161,29 +162,29 @@ class Discover:
                 pass
         return None, []
 
-    def _regions(self, inputs: Inputs, key: str) -> RegionStore:
+    def _regions(self, inputs: Dataset, key: str) -> RegionStore:
         def make() -> Extractor:
             return Extractor(
                 self.config, self.model.binarizer, make_encoder(self._vit(), self.config), self.model.alarm
             )
 
         with self.progress.task("Regions", len(inputs)) as advance:
-            return RegionStore(self.folder).fill(inputs.items, make, key, advance)
+            return RegionStore(self.folder).fill(inputs.samples, make, key, advance)
 
-    def _base(self, base: BaseSet, key: str) -> RegionSet:
-        crop = self.config.crop.model_copy(update={"max_regions": BASE_REGIONS, "no_region": "normal"})
+    def _base(self, base: Dataset, key: str) -> RegionSet:
+        crop = self.config.crop.model_copy(update={"no_region": "normal"})
         config = self.config.model_copy(update={"crop": crop, "has_normal": True})
 
         def make() -> Extractor:
-            return Extractor(config, None, make_encoder(self._vit(), config))
+            return Extractor(config, None, make_encoder(self._vit(), config), most_regions=BASE_REGIONS)
 
-        with self.progress.task("Labelled base set", len(base.items)) as advance:
-            store = RegionStore(self.folder, "base").fill(base.items, make, key, advance)
+        with self.progress.task("Labelled base set", len(base.samples)) as advance:
+            store = RegionStore(self.folder, "base").fill(base.samples, make, key, advance)
         report_files(store.images, self.progress)
         if not store.regions:
             raise DataError("the base set has no region: all its masks are empty.")
         # Classes are numbered again, because one whose masks are all empty would leave a gap.
-        _, labels = np.unique(base.labels[[region.index for region in store.regions]], return_inverse=True)
+        _, labels = np.unique(base.numbered_labels[[region.index for region in store.regions]], return_inverse=True)
         return labelled_regions(store, labels.tolist())
 
     def _learn(self, novel: RegionStore, base: RegionSet | None, key: str) -> Parts:
@@ -233,8 +234,8 @@ class Discover:
         self.model = model
         return parts
 
-    def _write_tables(self, novel: RegionStore, result: Assignment, items: Sequence[Item]) -> None:
-        self.folder.write_text(MANIFEST, to_csv(manifest(novel.images, items)))
+    def _write_tables(self, novel: RegionStore, result: Assignment, items: Sequence[Sample]) -> None:
+        self.folder.write_text(MANIFEST, to_csv(manifest(novel.images, items, self.folder.path)))
         self.folder.write_text(REGIONS_TABLE, to_csv(result.regions))
         self.folder.write_json(CLASS_NAMES, {str(k): name for k, name in self.model.names.items()})
         self.folder.write_text(IMAGES_TABLE, to_csv(result.images))  # last: where it is, the run is whole

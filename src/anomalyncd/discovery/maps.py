@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import io
 import json
-import reprlib
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -20,16 +17,16 @@ import pandas as pd
 from .. import __version__
 from ..checksums import sha256, stable_hash
 from ..config import Config, make_config, read_config
+from ..data.dataset import Sample
 from ..data.images import read_image
-from ..data.layouts import find_images, product_folder, stem_of
-from ..detect import DETECTORS, AnomalibDetector, Detector, Picture, load_detector, make_detector
-from ..detect.anomalib_model import PREFIX as ANOMALIB
+from ..data.layouts import stem_of
+from ..detect import Detector, Picture, build_detector, load_detector
 from ..detect.tokens import TokenDetector
-from ..errors import BadFileError, DataError, RunError, SettingsError
+from ..errors import BadFileError, DataError, RunError
 from ..model.backbone import resolve_name
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
-from ..regions.records import ImageRecord, Item, report_files
+from ..regions.records import ImageRecord, report_files
 from ..run.folder import FORMAT, IMAGES_TABLE, PARTIAL, RunFolder
 from ..run.store import content_order, file_identity, file_stem, fingerprint
 from ..run.tables import read_csv, to_csv
@@ -48,86 +45,6 @@ def pinned(config: Config) -> Config:
     weights = None if config.model.weights is None else config.model.weights.absolute()
     model = config.model.model_copy(update={"backbone": resolve_name(config.model.backbone), "weights": weights})
     return config.model_copy(update={"model": model})
-
-
-def build(config: Config) -> Detector:
-    """The configured detector, not fitted yet; it shares what it can with the rest: backbone, device and seed."""
-    name = config.detect.name or ""
-    settings = config.detect.settings
-    shared: dict[str, object] = {}
-    kind = AnomalibDetector if name.startswith(ANOMALIB) else DETECTORS.get(name)
-    if kind is not None:
-        _check_settings(settings, name, kind)
-        shared = {"device": config.device, "seed": config.random_state}
-    if name in DETECTORS:
-        shared |= {"backbone": config.model.backbone, "precision": config.precision}
-        if config.model.weights:
-            shared["weights"] = str(config.model.weights)
-    try:
-        return make_detector(name, **{**shared, **settings})
-    except (TypeError, ValueError) as error:
-        raise SettingsError(f"detect.settings do not fit the detector {name!r}: {error}.") from error
-
-
-def setting_names(kind: type) -> list[str]:
-    """Keyword arguments of a class, and of the classes that it hands the rest on to.
-
-    Examples
-    --------
-    >>> "bank_size" in setting_names(DETECTORS["patchcore"]), "size" in setting_names(DETECTORS["patchcore"])
-    (True, True)
-    """
-    return sorted(_defaults(kind))
-
-
-def misfit(kind: type, settings: Mapping[str, object]) -> str | None:
-    """The first setting whose value is of another type than its default, in words; None where all fit.
-
-    Examples
-    --------
-    >>> misfit(DETECTORS["patchcore"], {"bank_size": 10.5})
-    'bank_size must be a whole number, but got 10.5'
-    """
-    defaults = _defaults(kind)
-    for name, value in settings.items():
-        for wanted, words in _TYPES:
-            if type(defaults.get(name)) is wanted[0] and type(value) not in wanted:
-                return f"{name} must be {words}, but got {reprlib.repr(value)}"
-    return None
-
-
-# What a setting may be, by the type of its default; a default of another type says nothing.
-_TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
-    ((bool,), "true or false"), ((int,), "a whole number"), ((float, int), "a number"), ((str,), "text"),
-    ((tuple, list), "a list"),
-)  # fmt: skip
-
-
-def _defaults(kind: type) -> dict[str, object]:
-    defaults: dict[str, object] = {}
-    for cls in kind.__mro__:
-        if "__init__" not in vars(cls):
-            continue
-        parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} | defaults
-        if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
-            break
-    return defaults
-
-
-def normal_items(folder: Path) -> list[Item]:
-    """Images of normal products, in any folder structure."""
-    if not folder.is_dir():
-        raise DataError(f"{folder}: expected a folder of normal images (--normal).")
-    folder = product_folder(folder, "train/good", "train")  # of a product in MVTec AD's layout
-    if (folder / "ground_truth").is_dir():
-        raise DataError(
-            f"{folder}: expected normal images only (--normal), but it has masks of defects in ground_truth/."
-        )
-    items = [Item(name, folder / name) for name, _ in find_images(folder)]
-    if not items:
-        raise DataError(f"{folder}: expected normal images (--normal), none found.")
-    return items
 
 
 def stored_config(run: Path) -> Config:
@@ -159,16 +76,16 @@ def detect_again(run: Path, config: Config) -> Detector:
 
 def make_maps(
     folder: RunFolder,
-    items: Sequence[Item],
+    items: Sequence[Sample],
     config: Config,
     progress: Silent,
     *,
-    normal: Sequence[Item] = (),
+    normal: Sequence[Sample] = (),
     detector: Detector | None = None,
     fitted: Path | None = None,
     protected: bool = False,
     timed: Callable[[str, Callable[[], None]], None] = lambda _, work: work(),
-) -> tuple[list[Item], pd.DataFrame]:
+) -> tuple[list[Sample], pd.DataFrame]:
     """The stage that ends in maps; what was finished from the same images and settings is read instead.
 
     Parameters
@@ -204,7 +121,7 @@ def make_maps(
     if earlier is not None:
         detector = earlier
     else:
-        new = detector = detector or build(config)
+        new = detector = detector or build_detector(config)
         if new.needs_normal or normal:
             _warn_of_overlap(items, normal, progress)
             timed("fitting", lambda: _fit(new, normal, progress))
@@ -215,7 +132,7 @@ def make_maps(
     return with_maps, table
 
 
-def write_maps(folder: RunFolder, items: Sequence[Item], detector: Detector, progress: Silent) -> pd.DataFrame:
+def write_maps(folder: RunFolder, items: Sequence[Sample], detector: Detector, progress: Silent) -> pd.DataFrame:
     """Write one map for each image; returns its score, the image's size, or why it could not be read."""
     names = map_names(items)
     records = [ImageRecord(index, item.id, score=np.nan) for index, item in enumerate(items)]
@@ -251,7 +168,7 @@ def write_maps(folder: RunFolder, items: Sequence[Item], detector: Detector, pro
     return pd.DataFrame([(r.id, r.score, r.height, r.width, r.error) for r in records], columns=columns)
 
 
-def detected(items: Sequence[Item], detector: Detector) -> list[Item]:
+def detected(items: Sequence[Sample], detector: Detector) -> list[Sample]:
     """A few items with images and maps in memory; one that cannot be read stays as it is."""
     pictures = dict(_readable(items))
     maps = dict(zip(pictures, detector.maps(pictures.values()), strict=True))
@@ -261,14 +178,14 @@ def detected(items: Sequence[Item], detector: Detector) -> list[Item]:
     ]
 
 
-def map_names(items: Sequence[Item]) -> list[str]:
+def map_names(items: Sequence[Sample]) -> list[str]:
     """Where the maps lie inside the run folder: as the images do, where their names allow it.
 
     Images with the same name, or names that lead out of the folder, give numbered maps.
 
     Examples
     --------
-    >>> map_names([Item("crack/000.png", Path("crack/000.png")), Item("good/000.png", Path("good/000.png"))])
+    >>> map_names([Sample("crack/000.png", Path("crack/000.png")), Sample("good/000.png", Path("good/000.png"))])
     ['maps/crack/000.npy', 'maps/good/000.npy']
     """
     if are_mirrored(items):
@@ -276,7 +193,7 @@ def map_names(items: Sequence[Item]) -> list[str]:
     return [f"{MAPS}/{file_stem(index, item.id)}.npy" for index, item in enumerate(items)]
 
 
-def are_mirrored(items: Sequence[Item]) -> bool:
+def are_mirrored(items: Sequence[Sample]) -> bool:
     """Whether maps can be called as their images."""
     stems = [PurePosixPath(stem_of(item.id)) for item in items]
     return len(set(stems)) == len(stems) and all(_is_plain(part) for stem in stems for part in stem.parts)
@@ -287,20 +204,7 @@ def _is_plain(part: str) -> bool:
     return not odd and len(part.encode("utf-8", "replace")) <= MAX_NAME
 
 
-def _check_settings(settings: Mapping[str, object], name: str, kind: type[Detector]) -> None:
-    names = setting_names(kind)
-    for wrong in settings:
-        if wrong not in names:
-            near = difflib.get_close_matches(wrong, names, n=1)
-            hint = f"Did you mean {near[0]}? " if near else ""
-            raise SettingsError(
-                f"detect.settings.{wrong}: the detector {name!r} has no such setting. {hint}It has {', '.join(names)}."
-            )
-    if words := misfit(kind, settings):
-        raise SettingsError(f"detect.settings.{words}.")
-
-
-def _fit(detector: Detector, normal: Sequence[Item], progress: Silent) -> None:
+def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent) -> None:
     if not detector.needs_normal:
         if normal:
             progress.warn(f"the detector {detector.name!r} needs no normal images: those of --normal are not used.")
@@ -319,7 +223,7 @@ def _fit(detector: Detector, normal: Sequence[Item], progress: Silent) -> None:
     report_files(records, progress)
 
 
-def _warn_of_overlap(items: Sequence[Item], normal: Sequence[Item], progress: Silent) -> None:
+def _warn_of_overlap(items: Sequence[Sample], normal: Sequence[Sample], progress: Silent) -> None:
     """Defects among the normal images would be learned as normal; some images in both sets are a user's choice."""
     known = {item.image.absolute() for item in normal if isinstance(item.image, Path)}
     if known and all(isinstance(item.image, Path) and item.image.absolute() in known for item in items):
@@ -361,7 +265,7 @@ def _checksums(folder: RunFolder) -> dict[str, str]:
     return {name.removeprefix(f"{DETECTOR}/"): sha256(folder.path / name) for name in folder.files(DETECTOR)}
 
 
-def _stored_scores(folder: RunFolder, items: Sequence[Item]) -> pd.DataFrame | None:
+def _stored_scores(folder: RunFolder, items: Sequence[Sample]) -> pd.DataFrame | None:
     """What an earlier call wrote; None where a map is gone, or a file can be read that could not be read then."""
     try:
         table = read_csv(folder.place(MAP_SCORES)).fillna({"message": ""})
@@ -382,7 +286,7 @@ def _npy(values: npt.NDArray[np.float32]) -> bytes:
 
 
 def _readable(
-    items: Iterable[Item], records: Sequence[ImageRecord] = (), advance: Advance | None = None
+    items: Iterable[Sample], records: Sequence[ImageRecord] = (), advance: Advance | None = None
 ) -> Iterator[tuple[int, Picture]]:
     """Images that can be read, with their places; the records of the others say why they cannot."""
     for index, item in enumerate(items):

@@ -10,11 +10,11 @@ import pandas as pd
 
 from ..binarize.prepare import binarize_map, binarizer_for, fit_binarizer, note_on_map, prepare_map
 from ..config import Config
+from ..data.dataset import Sample
 from ..data.layouts import find_files
 from ..data.maps import MAP_SUFFIXES
 from ..errors import BadFileError, DataError, RunError, SettingsError
 from ..progress import Silent
-from ..regions.records import Item
 from ..run.folder import RunFolder
 from ..run.tables import to_csv
 
@@ -34,7 +34,7 @@ def binarize_folder(maps: Path, out: Path, config: Config, progress: Silent) -> 
     if len(set(mask_names)) < len(names):
         twice = next(name for name in mask_names if mask_names.count(name) > 1)
         raise DataError(f"{maps}: two maps would become the mask {twice}. Keep one of them.")
-    items = [Item(name, maps / name, map=maps / name) for name in names]
+    items = [Sample(name, maps / name, map=maps / name) for name in names]
     binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
     size = config.binarize.min_map_size
     with progress.task("Range of the maps", len(items)) as advance:

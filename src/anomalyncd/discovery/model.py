@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,10 @@ from ..binarize.base import Binarizer
 from ..binarize.prepare import binarizer_for
 from ..checksums import seal, unseal
 from ..config import Config, make_config
-from ..data.gather import Inputs
+from ..data.dataset import Dataset
+from ..data.gather import Sources, gather
 from ..errors import DataError, RunError
+from ..labels import default_name
 from ..learn.classifier import Classifier, Parts
 from ..learn.features import RegionEncoder, TokenNetwork
 from ..regions.extract import Extractor
@@ -70,9 +72,26 @@ class DiscoveryModel:
         self.names = {k: self.names.get(k, default_name(k)) for k in self.classes.tolist()}
         self.highest = max(self.highest, *self.classes.tolist(), 0)
 
-    def check_maps(self, inputs: Inputs) -> None:
+    def gather(
+        self,
+        images: Sources | Dataset,
+        maps: Sources | None = None,
+        masks: Sources | None = None,
+        exclude: Collection[str] = (),
+    ) -> Dataset:
+        """New images as this model needs them: with maps or masks, or bare where the run's own detector makes maps."""
+        bare = maps is None and masks is None and self.config.detect.name is not None
+        dataset = gather(images, maps, masks, exclude=exclude, bare=bare)
+        if dataset.is_bare and self.config.detect.name is None:
+            raise DataError(
+                "give either maps (--maps) or masks (--masks), one for each image; the run has no detector."
+            )
+        self.check_maps(dataset)
+        return dataset
+
+    def check_maps(self, dataset: Dataset) -> None:
         """Refuse maps whose values do not mean what those of the run meant."""
-        if all(item.map is None for item in inputs.items):
+        if all(sample.map is None for sample in dataset):
             return
         if self.binarizer is None:
             raise DataError(
@@ -215,11 +234,6 @@ class DiscoveryModel:
         return model
 
 
-def default_name(label: int) -> str:
-    """What a class is called until a person names it."""
-    return "normal" if label == 0 else f"class {label}"
-
-
 def read_names(folder: Path) -> dict[int, str]:
     """Label → name that people gave to a class, from classes.json; empty where there is no such file."""
     path = folder / CLASS_NAMES
@@ -239,8 +253,7 @@ def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
     settings = config.model
     vit = MaskGuidedViT(
         load_vit(settings.backbone, file=settings.weights, progress=say), guidance=settings.guidance,
-        guided_blocks=settings.guided_blocks, mask_threshold=settings.mask_threshold, keep_thin=settings.keep_thin,
-        precision=config.precision,
+        guided_blocks=settings.guided_blocks, keep_thin=settings.keep_thin, precision=config.precision,
     )  # fmt: skip
     return vit.to(choose_device(config.device)).eval()
 
@@ -252,6 +265,4 @@ def make_encoder(network: TokenNetwork, config: Config) -> RegionEncoder:
 
 def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
     """The configured binariser with a range fitted earlier."""
-    binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
-    binarizer.low_, binarizer.high_ = float(state["low"]), float(state["high"])
-    return binarizer
+    return binarizer_for(config.binarize, has_normal=config.has_normal).set_state(state)

@@ -10,14 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..assign.outliers import small_groups
+from ..assign.outliers import outlier_groups
 from ..checksums import unseal
 from ..errors import DataError, RunError
+from ..labels import default_name
 from ..learn.classifier import Parts
 from ..learn.cluster import centres
 from ..learn.refine import refine
 from ..progress import Silent
 from ..regions.records import ImageRecord, RegionRecord
+from ..run.finished import read_corrections
 from ..run.folder import (
     CLASS_NAMES,
     CORRECTIONS,
@@ -32,7 +34,7 @@ from ..run.folder import (
 )  # fmt: skip
 from ..run.store import RegionStore
 from ..run.tables import assign, read_csv, to_csv
-from .model import DiscoveryModel, default_name
+from .model import DiscoveryModel
 
 Key = tuple[str, int]  # image, region
 
@@ -136,16 +138,6 @@ def read_state(folder: RunFolder, device: str = "auto") -> RunState:
     )  # fmt: skip
 
 
-def read_corrections(run: Path) -> dict[Key, int]:
-    """(image, region) → class that a person decided on."""
-    path = RunFolder(run).place(CORRECTIONS)
-    if not path.exists():
-        return {}
-    table = read_csv(path)
-    keys = zip(table["image"], table["region"].astype(int), strict=True)
-    return dict(zip(keys, table["label"].astype(int), strict=True))
-
-
 def learn_again(
     state: RunState, wanted: npt.NDArray[np.int64], fixed: npt.NDArray[np.bool_], names: Mapping[int, str]
 ) -> tuple[dict[str, bytes], npt.NDArray[np.int64]]:
@@ -181,7 +173,7 @@ def groups_table(model: DiscoveryModel, parts: Parts, regions: pd.DataFrame) -> 
     """Regions apart from all others, too few for a class or too odd for theirs: the table groups.csv."""
     found: list[list[int]] = []
     if model.classifier is not None and len(regions):
-        found = small_groups(model.classifier.space.transform(parts))
+        found = outlier_groups(model.classifier.space.transform(parts))
     rows = [place for group in found for place in group]
     table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)
     table.insert(0, "group", [number for number, group in enumerate(found, start=1) for _ in group])

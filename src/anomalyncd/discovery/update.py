@@ -14,12 +14,12 @@ from scipy.cluster.hierarchy import fcluster, linkage
 
 from ..assign.unknown import fit_unknown
 from ..checksums import stable_hash
-from ..data.gather import Inputs
+from ..data.dataset import Dataset, Sample
 from ..errors import DataError
 from ..learn.features import FeatureSpace
 from ..progress import Silent
 from ..regions.extract import Extracted, is_readable
-from ..regions.records import Item, report_files
+from ..regions.records import report_files
 from ..run.folder import MANIFEST, STAGES, UPDATE, RunFolder
 from ..run.store import SHARD, RegionStore
 from ..run.tables import manifest
@@ -51,7 +51,7 @@ class Update:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def update_run(run: Path, inputs: Inputs, progress: Silent | None = None, *, device: str = "auto") -> Update:
+def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, device: str = "auto") -> Update:
     """Take new images into a run.
 
     New regions get classes as `predict` gives them. Those of an unknown kind are grouped; a group of at least
@@ -91,7 +91,7 @@ def update_run(run: Path, inputs: Inputs, progress: Silent | None = None, *, dev
     )
 
 
-def _check(model: DiscoveryModel, inputs: Inputs) -> None:
+def _check(model: DiscoveryModel, inputs: Dataset) -> None:
     if model.classifier is None:
         raise DataError("this run has no defect classes to add to: call `discover` with all images instead.")
     model.check_maps(inputs)
@@ -102,7 +102,7 @@ def _check(model: DiscoveryModel, inputs: Inputs) -> None:
         )
 
 
-def _changed(item: Item, since: int) -> bool:
+def _changed(item: Sample, since: int) -> bool:
     """Whether the image was written to after that time (ns)."""
     try:
         return isinstance(item.image, Path) and item.image.stat().st_mtime_ns > since
@@ -110,13 +110,13 @@ def _changed(item: Item, since: int) -> bool:
         return False
 
 
-def _new_items(run: Path, state: RunState, inputs: Inputs) -> tuple[list[Item], dict[str, str], list[str]]:
+def _new_items(run: Path, state: RunState, inputs: Dataset) -> tuple[list[Sample], dict[str, str], list[str]]:
     """Items that the run does not hold yet, under names that it does not use yet; their truth; names of the others."""
     files = dict(zip(state.manifest["file"].fillna(""), state.manifest["status"], strict=True))  # the last one counts
     written = RunFolder(run).place(MANIFEST).stat().st_mtime_ns
     names = {record.id for record in state.images}
     items, truth, known = [], {}, []
-    for item in inputs.items:
+    for item in inputs.samples:
         status = files.get(str(item.image.absolute())) if isinstance(item.image, Path) else None
         if status == "ok" and _changed(item, written):
             status = None  # a camera has used the name again
@@ -129,13 +129,13 @@ def _new_items(run: Path, state: RunState, inputs: Inputs) -> tuple[list[Item], 
             name = path.with_name(f"{path.stem} ({number}){path.suffix}").as_posix()
         names.add(name)
         items.append(replace(item, id=name))
-        if item.id in inputs.truth:
-            truth[name] = inputs.truth[item.id]
+        if item.label is not None:
+            truth[name] = item.label
     return items, truth, known
 
 
 def _extract(
-    folder: RunFolder, model: DiscoveryModel, first: int, items: Sequence[Item], progress: Silent
+    folder: RunFolder, model: DiscoveryModel, first: int, items: Sequence[Sample], progress: Silent
 ) -> RegionStore:
     """Regions and features of the new images, in shards behind those of the run."""
     extractor = model.extractor(progress.say)
@@ -152,14 +152,14 @@ def _extract(
         return RegionStore(folder).read(first).extend(shards())
 
 
-def _joined(state: RunState, store: RegionStore, items: Sequence[Item], truth: dict[str, str]) -> RunState:
+def _joined(state: RunState, store: RegionStore, items: Sequence[Sample], truth: dict[str, str]) -> RunState:
     """The run with the new images behind its own; new regions have the classes that the model gives them, or −1."""
     model, n_images, n_regions = state.model, len(state.images), len(state.regions)
     new, parts = store.regions[n_regions:], {name: values[n_regions:] for name, values in store.parts.items()}
     probabilities, _ = model.recognize(parts, new)
     nothing = np.isnan(probabilities).any(axis=1)
     labels = np.where(nothing, -1, model.classes[np.nan_to_num(probabilities).argmax(axis=1)])
-    rows = manifest(store.images[n_images:], items)
+    rows = manifest(store.images[n_images:], items, store.run.path)
     return replace(
         state, images=store.images, regions=store.regions, parts=store.parts,
         labels=np.concatenate([state.labels, labels.astype(np.int64)]),

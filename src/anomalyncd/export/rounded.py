@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..data.dataset import Sample
 from ..discovery.model import DiscoveryModel
 from ..learn.features import TokenNetwork
 from ..progress import Silent
-from ..regions.records import Item, RegionRecord
+from ..regions.records import RegionRecord
 from ..report.stored import StoredPictures
 from ..run.folder import REGIONS_TABLE
 from ..run.store import SHARD
@@ -57,12 +58,12 @@ def fit_unknown_again(run: Path, model: DiscoveryModel, network: TokenNetwork, p
     return True
 
 
-def _item(name: str, stored: StoredPictures, model: DiscoveryModel) -> Item | None:
+def _item(name: str, stored: StoredPictures, model: DiscoveryModel) -> Sample | None:
     """An image of the run with the map or mask that it had; None where a file is gone."""
     file = stored.file(name)
     if file is None or not file.is_file():
         return None
     if model.binarizer is None:
-        return Item(name, file, mask=stored.mask(name))
+        return Sample(name, file, mask=stored.mask(name))
     values = stored.map(name)
-    return None if values is None else Item(name, file, map=values)
+    return None if values is None else Sample(name, file, map=values)

@@ -15,8 +15,9 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from ..errors import SettingsError, WeightsError
+from ..grid import kept_patches
 from . import checkpoint, registry, weights
-from .attention import Guidance, class_token_block, guidance_mask, pool_mask
+from .attention import Guidance, class_token_block, guidance_mask
 from .device import autocast
 
 # The paper guides the last 9 of 12 blocks, that is from block 3 on; shallower trunks keep that starting point.
@@ -45,7 +46,7 @@ class MaskGuidedViT(nn.Module):
     vit : a timm ViT with a class token
     guidance : which tokens the mask restricts (paper Table 4); `class` is the paper's choice
     guided_blocks : L_m, how many of the last blocks are guided; None starts at block 3 as the paper does
-    mask_threshold, keep_thin : see `pool_mask`
+    mask_threshold, keep_thin : see `grid.kept_patches`
     precision : of `patches` and `guided`, see `autocast`; training is always in float32
 
     Examples
@@ -78,8 +79,8 @@ class MaskGuidedViT(nn.Module):
             raise SettingsError(
                 f"guided_blocks must be between 0 and {self.n_blocks}, the depth of this backbone, but got {guided_blocks}."
             )
-        first = FIRST_GUIDED_BLOCK if guided_blocks is None else self.n_blocks - guided_blocks
-        self.first_guided = min(first, self.n_blocks - 1) if guided_blocks is None else first
+        by_default = min(FIRST_GUIDED_BLOCK, self.n_blocks - 1)
+        self.first_guided = by_default if guided_blocks is None else self.n_blocks - guided_blocks
         self.mask_threshold = mask_threshold
         self.keep_thin = keep_thin
         self.width: int = vit.embed_dim
@@ -111,10 +112,10 @@ class MaskGuidedViT(nn.Module):
         Parameters
         ----------
         images : (B, 3, H, W) uint8 or float 0 … 1; H and W multiples of the patch size
-        masks : (B, H, W) float or bool
+        masks : (B, H, W) float or bool; or the patches inside them, (B, P) bool
         taps : blocks (counted from 0) after which patch tokens are wanted
         """
-        keep = self.pool(masks)
+        keep = self.pool(masks) if masks.ndim == 3 else masks
         guided = guidance_mask(keep, self.n_prefix, self.guidance)
         x = self._embed(images)
         tapped: dict[int, Tensor] = {}
@@ -160,7 +161,8 @@ class MaskGuidedViT(nn.Module):
     def pool(self, masks: Tensor) -> Tensor:
         """Patches inside the mask: (B, H, W) float or bool → (B, P) bool."""
         grid = (masks.shape[-2] // self.patch_size[0], masks.shape[-1] // self.patch_size[1])
-        return pool_mask(masks, grid, threshold=self.mask_threshold, keep_thin=self.keep_thin)
+        keep = kept_patches(masks.cpu().numpy(), grid, threshold=self.mask_threshold, keep_thin=self.keep_thin)
+        return torch.from_numpy(keep).to(masks.device)
 
     def _embed(self, images: Tensor) -> Tensor:
         x: Tensor = self.vit.norm_pre(self.vit._pos_embed(self.vit.patch_embed(self.normalize(images))))
@@ -170,12 +172,6 @@ class MaskGuidedViT(nn.Module):
         """Last block and final norm for the class token alone: (B, N, C) tokens → (B, C)."""
         last = self.n_blocks - 1
         out: Tensor = self.vit.norm(class_token_block(self.vit.blocks[last], tokens, self.attention_mask(keep, last)))
-        return out
-
-    def all_tokens(self, tokens: Tensor, keep: Tensor) -> Tensor:
-        """Last block and final norm for every token, the plain way: (B, N, C) → (B, N, C)."""
-        last = self.n_blocks - 1
-        out: Tensor = self.vit.norm(self.vit.blocks[last](tokens, attn_mask=self.attention_mask(keep, last)))
         return out
 
     def forward(self, images: Tensor, masks: Tensor) -> Tensor:
@@ -199,13 +195,7 @@ def tiny_vit() -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return timm.models.vision_transformer.VisionTransformer(
-            img_size=224,
-            patch_size=16,
-            embed_dim=48,
-            depth=5,
-            num_heads=3,
-            num_classes=0,
-            dynamic_img_size=True,
+            embed_dim=48, depth=5, num_heads=3, num_classes=0, dynamic_img_size=True
         ).eval()
 
 
@@ -228,8 +218,7 @@ def load_vit(name: str = "auto", *, file: Path | None = None, progress: weights.
         except TypeError as error:
             raise SettingsError(f"backbone {name!r} of timm is no plain vision transformer ({error}).") from error
     if name != "tiny" or file is not None:
-        path = file or weights.fetch(name, progress=progress)
-        _load_weights(vit, path)
+        _load_weights(vit, file or weights.fetch(name, progress=progress))
     return vit.requires_grad_(False).eval()
 
 

@@ -13,11 +13,11 @@ import pandas as pd
 
 from .. import __version__
 from ..checksums import sha256, stable_hash
-from ..data.gather import Inputs
+from ..data.dataset import Dataset, Sample
 from ..data.maps import StackRow
 from ..errors import SettingsError
 from ..regions.extract import is_readable
-from ..regions.records import ImageRecord, Item
+from ..regions.records import ImageRecord
 from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
 from ..run.store import SHARD, fingerprint
 
@@ -39,7 +39,7 @@ class Block:
     """
 
     start: int
-    items: list[Item]
+    items: Sequence[Sample]
     truth: list[str | None] | None = None
 
     @property
@@ -53,7 +53,7 @@ class Block:
     @classmethod
     def from_json(cls, text: str) -> Block:
         stored = json.loads(text)
-        items = [Item(name, *map(_source, places)) for name, *places in stored["items"]]
+        items = [Sample(name, *map(_source, places)) for name, *places in stored["items"]]
         return cls(stored["start"], items, stored["truth"])
 
     def key(self, job: str) -> str:
@@ -65,20 +65,20 @@ class Block:
         return stable_hash(job, self.truth, fingerprint(here))
 
 
-def split(inputs: Inputs) -> list[Block]:
+def split(inputs: Dataset) -> list[Block]:
     """Blocks of 16 to 256 images, of many images larger ones; their size depends on nothing else, or no part would be found.
 
     Examples
     --------
-    >>> items = [Item(f"{k}.png", Path(f"{k}.png")) for k in range(40)]
-    >>> [block.name for block in split(Inputs(items))]
+    >>> items = [Sample(f"{k}.png", Path(f"{k}.png")) for k in range(40)]
+    >>> [block.name for block in split(Dataset(items))]
     ['000000000-000000015', '000000016-000000031', '000000032-000000039']
     """
     size = min(LARGEST, SHARD * (1 + len(inputs) // (64 * SHARD)))
-    blocks = []
+    blocks, has_truth = [], bool(inputs.truth)
     for start in range(0, len(inputs), size):
-        items = inputs.items[start : start + size]
-        blocks.append(Block(start, items, [inputs.truth.get(item.id) for item in items] if inputs.truth else None))
+        items = inputs.samples[start : start + size]
+        blocks.append(Block(start, items, [item.label for item in items] if has_truth else None))
     return blocks
 
 

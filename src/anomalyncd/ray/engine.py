@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.gather import Inputs
+from ..data.dataset import Dataset
 from ..discovery.classify import Predictor, joined
 from ..discovery.maps import detect_again
 from ..discovery.model import DiscoveryModel
@@ -51,7 +51,7 @@ class Written:
 
 def predict_with_ray(
     run: Path,
-    inputs: Inputs,
+    inputs: Dataset,
     out: Path,
     progress: Silent | None = None,
     *,
@@ -86,7 +86,7 @@ def predict_with_ray(
     progress = progress or Silent()
     model = DiscoveryModel.read(run)
     model.check_maps(inputs)
-    bare = model.config.detect.name is not None and all(i.map is None and i.mask is None for i in inputs.items)
+    bare = inputs.is_bare
     place = out.with_name(f"{out.name}.parts") if whole else out
     inputs.check_outside(place)
     with RunFolder(place).writing() as folder:

@@ -13,15 +13,17 @@ import numpy.typing as npt
 from ..binarize.base import Binarizer
 from ..binarize.prepare import FloatMap, binarize_map, note_on_map, prepare_map
 from ..config import Config
+from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.maps import read_mask
 from ..errors import BadFileError
 from ..learn.features import CropBatch, RegionEncoder
-from .find import CropRule, Region, cut, cut_map, find_regions, whole_region
+from .find import Region, cut, cut_map, find_regions, whole_region
 from .prefetch import ahead
-from .records import ImageRecord, Item, RegionRecord
+from .records import ImageRecord, RegionRecord
 
 FLAT = np.ones((1, 1), np.float32)
+MOST_REGIONS = 64  # of one image
 
 
 @dataclass
@@ -64,18 +66,25 @@ class Extractor:
     encoder : computes features of the crops
     alarm : score (0 … 1) of a map from which on its image has a defect; where no region is stable it is cut out at this
         score. 0 = an image without a stable region has none
+    most_regions : that are kept of one image, largest first
     """
 
-    def __init__(self, config: Config, binarizer: Binarizer | None, encoder: RegionEncoder, alarm: float = 0.0) -> None:
-        crop = config.crop
+    def __init__(
+        self,
+        config: Config,
+        binarizer: Binarizer | None,
+        encoder: RegionEncoder,
+        alarm: float = 0.0,
+        most_regions: int = MOST_REGIONS,
+    ) -> None:
         self.config, self.binarizer, self.encoder, self.alarm = config, binarizer, encoder, alarm
-        self.rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
+        self.most_regions = most_regions
 
-    def __call__(self, items: Sequence[Item], first_index: int = 0) -> Extracted:
+    def __call__(self, items: Sequence[Sample], first_index: int = 0) -> Extracted:
         """Work on a few images at once; a file that cannot be read is noted, not raised."""
         return self.encode(list(ahead(self.prepare, enumerate(items, start=first_index))))
 
-    def prepare(self, numbered: tuple[int, Item]) -> Prepared:
+    def prepare(self, numbered: tuple[int, Sample]) -> Prepared:
         """All that comes before the network, of one image with its place in the list; threads may call it."""
         index, item = numbered
         out = Prepared(ImageRecord(index, item.id))
@@ -133,7 +142,7 @@ class Extractor:
         return out
 
     def _regions(
-        self, item: Item, record: ImageRecord
+        self, item: Sample, record: ImageRecord
     ) -> tuple[list[Region], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None, FloatMap]:
         """Regions, components, mask (or None), and the map on the fitted range, which is flat where there is none."""
         size = (record.height, record.width)
@@ -157,8 +166,8 @@ class Extractor:
                 return [], np.zeros((1, 1), np.int32), mask, FLAT
             regions, components = whole_region(size, scores)
             return regions, components, mask, FLAT if scores is None else scores
-        regions, components = find_regions(mask, size, rule=self.rule, scores=scores)
-        return regions[: self.config.crop.max_regions], components, mask, FLAT if scores is None else scores
+        regions, components = find_regions(mask, size, self.config.crop, scores=scores)
+        return regions[: self.most_regions], components, mask, FLAT if scores is None else scores
 
 
 def solid(mask: npt.NDArray[np.bool_], erosion: int) -> npt.NDArray[np.bool_]:
@@ -178,7 +187,7 @@ def solid(mask: npt.NDArray[np.bool_], erosion: int) -> npt.NDArray[np.bool_]:
     return np.isin(components, np.unique(components[left > 0]))
 
 
-def is_readable(item: Item) -> bool:
+def is_readable(item: Sample) -> bool:
     """Whether all files of an image can be read by now."""
     try:
         read_image(item.image)

@@ -5,28 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-
-from ..data.maps import StackRow
 from ..errors import DataError
 from ..progress import Silent
 
-Picture = Path | npt.NDArray[Any]
-Source = Picture | StackRow
 MOST_WARNINGS = 20  # about single files; the manifest lists them all
-
-
-@dataclass(frozen=True)
-class Item:
-    """One image to work on. With neither map nor mask it has no defect."""
-
-    id: str
-    image: Picture
-    map: Source | None = None
-    mask: Picture | None = None
 
 
 @dataclass

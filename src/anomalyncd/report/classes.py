@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..regions.records import Item
+from ..data.dataset import Sample
 from ..run.folder import CLASS_SHEET, IMAGES_TABLE, REGIONS_TABLE, RunFolder
 from ..run.store import read_crop
 from ..run.tables import read_csv
@@ -49,7 +49,7 @@ def draw_classes(run: Path) -> Path | None:
     return run / CLASS_SHEET
 
 
-def draw_class_sheets(run: Path, items: Sequence[Item] = ()) -> list[Path]:
+def draw_class_sheets(run: Path, items: Sequence[Sample] = ()) -> list[Path]:
     """Draw a page for each class of a run: whole images, the same with map and mask, the surest first, the least sure last.
 
     Parameters

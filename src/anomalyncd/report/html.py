@@ -15,9 +15,9 @@ import yaml
 
 from .. import __version__
 from ..config import Config, make_config, read_config, setting_names
+from ..data.dataset import Sample
 from ..metrics import Evaluation
 from ..progress import Silent
-from ..regions.records import Item
 from ..run.evaluate import evaluate_run
 from ..run.folder import LOG, RunFolder
 from ..run.tables import read_history
@@ -41,7 +41,9 @@ class Setting:
     default: str
 
 
-def write_report(run: Path, progress: Silent = Silent(), *, attention: bool = True, items: Sequence[Item] = ()) -> Path:
+def write_report(
+    run: Path, progress: Silent = Silent(), *, attention: bool = True, items: Sequence[Sample] = ()
+) -> Path:
     """Write `report.html` into a run folder, whole or not at all.
 
     Parameters

@@ -15,9 +15,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from ..data.dataset import Sample
 from ..discovery.model import DiscoveryModel, read_names
 from ..errors import RunError
-from ..regions.records import Item
 from ..run.folder import MANIFEST, REGIONS_TABLE, RETRAINED, RunFolder
 from ..run.store import RegionStore, read_crop
 from ..run.tables import read_csv
@@ -67,7 +67,7 @@ class ReportSource:
     items : see `StoredPictures`
     """
 
-    def __init__(self, run: Path, items: Sequence[Item] = ()) -> None:
+    def __init__(self, run: Path, items: Sequence[Sample] = ()) -> None:
         self.run = run
         self.stored = StoredPictures(run, items)
         self.images = self.stored.images.reset_index(drop=True)

@@ -13,8 +13,8 @@ import pandas as pd
 
 from ..checksums import stable_hash
 from ..discovery.model import read_names
-from ..discovery.relearn import read_corrections
 from ..errors import RunError
+from ..run.finished import read_corrections
 from ..run.folder import CLASS_NAMES, CORRECTIONS, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, STAGES, RunFolder
 from ..run.tables import read_csv, read_results
 

@@ -21,7 +21,6 @@ from ..data.maps import read_map, read_mask
 from ..errors import BadFileError, DataError
 from ..metrics import Evaluation, PixelScores, box_rates, evaluate, image_auroc
 from ..progress import Advance, Silent
-from ..regions.records import Item
 from .tables import read_results
 
 Mask = npt.NDArray[np.bool_]
@@ -106,7 +105,7 @@ def load_truth(images: Path, masks: Path | None, exclude: Collection[str], progr
 
 
 def evaluate_maps(
-    items: Sequence[Item], scores: pd.DataFrame, truth: Dataset, config: Config, progress: Silent
+    items: Sequence[Sample], scores: pd.DataFrame, truth: Dataset, config: Config, progress: Silent
 ) -> DetectionScores | None:
     """Maps and image scores against masks and labels, one image in memory at a time; None where there is no truth.
 
@@ -170,7 +169,7 @@ class MaskComparison:
 
     def __init__(
         self,
-        items: Sequence[Item],
+        items: Sequence[Sample],
         truth: dict[str, Sample],
         sizes: dict[str, tuple[int, int]],
         config: Config,
@@ -196,7 +195,7 @@ class MaskComparison:
             first, second = tee(self._pairs(whole, advance))
             self.boxes = box_rates((found for found, _ in first), (true for _, true in second), iou=0.1)
 
-    def _pairs(self, items: Sequence[Item], advance: Advance) -> Iterator[tuple[Mask, Mask]]:
+    def _pairs(self, items: Sequence[Sample], advance: Advance) -> Iterator[tuple[Mask, Mask]]:
         """Binarised map and true mask of each image; its pixels are counted on the way."""
         for item in items:
             advance()

@@ -58,7 +58,7 @@ def logging_to(path: Path, progress: Silent, call: str) -> Iterator[RunLog]:
     import torch
 
     log = RunLog(path, progress)
-    log.note(call)
+    log.note(progress.call or call)
     log.note(
         f"anomalyncd {__version__}, Python {platform.python_version()}, torch {torch.__version__}, "
         f"numpy {numpy.__version__}, {platform.platform()}"

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checksums import seal, sha256, unseal
+from ..data.dataset import Picture, Sample, Source
 from ..data.maps import StackRow
 from ..errors import RunError
 from ..regions.extract import Extracted, Extractor, is_readable
-from ..regions.records import ImageRecord, Item, Picture, RegionRecord, Source
+from ..regions.records import ImageRecord, RegionRecord
 from .folder import RunFolder
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
@@ -46,7 +47,7 @@ class RegionStore:
 
     def fill(
         self,
-        items: Sequence[Item],
+        items: Sequence[Sample],
         make_extractor: Callable[[], Extractor],
         key: str,
         on_images: Callable[[int], None],
@@ -190,7 +191,7 @@ def _region(row: dict[str, Any]) -> RegionRecord:
     return RegionRecord(box=box, square=square, **row)
 
 
-def fingerprint(items: Sequence[Item]) -> list[Any]:
+def fingerprint(items: Sequence[Sample]) -> list[Any]:
     """What identifies the inputs without reading them: name, size and time of each file; content of each array."""
     return [[item.id, *(_identity(source) for source in (item.image, item.map, item.mask))] for item in items]
 
@@ -212,7 +213,7 @@ def file_identity(path: Path | StackRow) -> list[Any]:
     return [str(path), status.st_size, status.st_mtime_ns]
 
 
-def content_order(items: Sequence[Item]) -> list[int]:
+def content_order(items: Sequence[Sample]) -> list[int]:
     """Places of the items in an order by what their images hold: mixed well, and no name has a say in it."""
     return sorted(range(len(items)), key=lambda index: _digest(items[index].image))
 

@@ -12,9 +12,10 @@ import pandas as pd
 
 from ..assign.images import image_classes, merge_regions
 from ..config import MergeConfig
+from ..data.dataset import Sample, Source
 from ..data.maps import StackRow
 from ..errors import RunError
-from ..regions.records import ImageRecord, Item, RegionRecord, Source
+from ..regions.records import ImageRecord, RegionRecord
 from .folder import CORRECTIONS, HISTORY, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, RunFolder
 
 DIGITS = 6  # of all figures: equal results are equal bytes, whichever engine computed them
@@ -77,12 +78,9 @@ def assign(
     region_best = known.max(axis=1, initial=0.0)
 
     counted = _counted(region_labels, of_image, len(images), normal_counts=config.normal_counts)
-    probabilities = merge_regions(
-        known[counted], of_image[counted], len(images),
-        areas=np.array([r.area for r in regions])[counted], scores=np.array([r.score for r in regions])[counted],
-        image_sizes=np.array([(r.height, r.width) for r in images]).reshape(-1, 2), how=config.how,
-        temperature=config.temperature,
-    )  # fmt: skip
+    sizes = np.array([(r.height, r.width) for r in images]).reshape(-1, 2)
+    areas, scores = (np.array([getattr(r, name) for r in regions])[counted] for name in ("area", "score"))
+    probabilities = merge_regions(known[counted], of_image[counted], sizes, config, areas=areas, scores=scores)
     has_region = np.zeros(len(images), dtype=bool)
     has_region[of_image] = True
     if 0 in classes:
@@ -136,8 +134,11 @@ def _counted(
     return say.astype(bool)
 
 
-def manifest(images: Sequence[ImageRecord], items: Sequence[Item]) -> pd.DataFrame:
-    """Every file that was looked at, read or skipped, and where it and its map lay; arrays lie nowhere."""
+def manifest(images: Sequence[ImageRecord], items: Sequence[Sample], run: Path) -> pd.DataFrame:
+    """Every file that was looked at, read or skipped, and where it and its map lie; arrays lie nowhere.
+
+    run : its folder; a map inside it is called by its name there, `maps/crack/000.npy`
+    """
     return pd.DataFrame(
         {
             "image": [r.id for r in images],
@@ -148,16 +149,19 @@ def manifest(images: Sequence[ImageRecord], items: Sequence[Item]) -> pd.DataFra
             "score": [np.nan if r.error else round(r.score, DIGITS) for r in images],
             "threshold": [r.threshold for r in images],
             "message": [r.error or r.note for r in images],
-            "file": [_place(item.image) for item in items],
-            "map": [_place(item.map) for item in items],
+            "file": [_place(item.image, run) for item in items],
+            "map": [_place(item.map, run) for item in items],
         }
     )
 
 
-def _place(source: Source | None) -> str:
+def _place(source: Source | None, run: Path) -> str:
     if isinstance(source, StackRow):
         return str(replace(source, path=source.path.absolute()))
-    return str(source.absolute()) if isinstance(source, Path) else ""
+    if not isinstance(source, Path):
+        return ""
+    inside = source.is_relative_to(run / "maps")
+    return source.relative_to(run).as_posix() if inside else str(source.absolute())
 
 
 def to_csv(table: pd.DataFrame) -> str:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from ..data.gather import Inputs, Sources, gather
+from ..data.dataset import Dataset
+from ..data.gather import Sources, gather
 from ..discovery.classify import MapMaker, Prediction, Predictor
 from ..discovery.model import DiscoveryModel
 from ..errors import DataError
 from ..progress import Silent
-from .detectors import GridDetector
+from .detectors import GraphDetector
 from .engine import ENGINES, Graph, check_engine, open_graph
-from .folder import DETECTOR_FILE, ENGINE_OF, read_export
-from .network import GraphNetwork, GridNetwork
+from .folder import ENGINE_OF, read_export
+from .network import GraphNetwork
+
+NETWORK_GRAPHS = ("patches", "guided", "detector")
 
 
 class Runtime:
@@ -55,19 +58,16 @@ class Runtime:
         self.precision = info.precision if precision == "float32" else precision
         self.progress = progress or Silent()
         self.model = DiscoveryModel.read(path, device="cpu")
-
-        def graph(name: str) -> Graph | None:
-            if name not in info.graphs:
-                return None
-            return open_graph(path / info.graphs[name], self.engine, precision=precision, threads=threads)
-
-        self._extractor = self.model.extractor(network=GraphNetwork(info.network, graph("patches"), graph("guided")))
+        self.detector_name = info.detector
+        graphs: dict[str, Graph] = {}
+        for name, file in info.graphs.items():
+            # Distances are differences of nearly equal numbers: only networks bear a coarse precision.
+            chosen = precision if name in NETWORK_GRAPHS else "float32"
+            graphs[name] = open_graph(path / file, self.engine, precision=chosen, threads=threads)
+        self._extractor = self.model.extractor(network=GraphNetwork(info.network, graphs))
         self._detector: MapMaker | None = None
-        self.detector_name = info.detector.name if info.detector else None
-        tokens = graph("detector")
-        if info.detector and info.detector.grid and info.detector.patch_size and tokens:
-            network = GridNetwork(tokens, info.detector.grid, info.detector.patch_size)
-            self._detector = GridDetector(network, path / DETECTOR_FILE)
+        if info.detector_grid is not None:
+            self._detector = GraphDetector(path, info.detector_grid, graphs)
         elif info.detector:  # its maps come from outside, so the model must take them
             detect = self.model.config.detect.model_copy(update={"name": None})
             self.model.config = self.model.config.model_copy(update={"detect": detect})
@@ -97,22 +97,30 @@ class Runtime:
             detector, unless that is one that cannot be exported: then maps that it made
         masks : instead of maps: one mask for each image, None where there is no defect; or a folder
         """
-        bare = maps is None and masks is None and self.detector_name is not None
-        inputs = gather(images, maps, masks, detected=bare)
-        return self.predictor(inputs)(inputs, self.progress)
+        dataset = self.gather(images, maps, masks)
+        return self.predictor(bare=dataset.is_bare)(dataset, self.progress)
 
-    def stream(self, inputs: Inputs) -> Iterator[Prediction]:
-        """As `predict`, a few images at a time, for inputs that were gathered before: memory does not grow with them."""
-        return self.predictor(inputs).stream(inputs, self.progress)
-
-    def predictor(self, inputs: Inputs) -> Predictor:
-        """What classes such inputs."""
-        bare = self.detector_name and all(item.map is None and item.mask is None for item in inputs.items)
-        if bare and self._detector is None:
+    def gather(
+        self,
+        images: Sources | Dataset,
+        maps: Sources | None = None,
+        masks: Sources | None = None,
+        exclude: Collection[str] = (),
+    ) -> Dataset:
+        """New images as the exported run needs them; arguments as in `predict`, and class names to leave out."""
+        if self.detector_name and self._detector is None and gather(images, maps, masks, exclude=exclude).is_bare:
             raise DataError(
                 f"the maps of this run were made by {self.detector_name}, which is not part of the export. Give maps that "
                 "the same detector made of the new images: the values of others mean something else."
             )
+        return self.model.gather(images, maps, masks, exclude)
+
+    def stream(self, dataset: Dataset) -> Iterator[Prediction]:
+        """As `predict`, a few images at a time, of what `gather` returned: memory does not grow with their number."""
+        return self.predictor(bare=dataset.is_bare).stream(dataset, self.progress)
+
+    def predictor(self, *, bare: bool = True) -> Predictor:
+        """For callers that take the results of images a few at a time; bare : images come without maps and masks."""
         return Predictor(self.model, self._extractor, self._detector if bare else None)
 
 

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.maps import read_map, read_mask
 from ..discovery.classify import Prediction, Predictor
 from ..errors import BadFileError
 from ..regions.extract import Prepared
-from ..regions.records import ImageRecord, Item
+from ..regions.records import ImageRecord
 from .limits import Limits
 from .metrics import Metrics
 from .uploads import Upload
@@ -59,7 +60,7 @@ class _Job:
     upload: Upload | None
     pixels: int = 0  # that were decoded
     future: Future[Classed] = field(default_factory=Future)
-    item: Item | None = None
+    item: Sample | None = None
     prepared: Prepared | None = None
 
 
@@ -184,7 +185,7 @@ class Batcher:
         if predictor.detector is not None:
             items = [job.item for job in jobs if job.item is not None]
             maps = list(predictor.detector.maps([np.asarray(item.image, np.uint8) for item in items]))
-            mapped = [Item(item.id, item.image, found) for item, found in zip(items, maps, strict=True)]
+            mapped = [Sample(item.id, item.image, found) for item, found in zip(items, maps, strict=True)]
             numbered = zip([job.index for job in jobs], mapped, strict=True)
             prepared = list(self._helpers.map(predictor.extractor.prepare, numbered))
         else:
@@ -210,7 +211,7 @@ class Batcher:
             job.future.set_exception(outcome)
 
 
-def _item(index: int, upload: Upload, limits: Limits) -> Item:
+def _item(index: int, upload: Upload, limits: Limits) -> Sample:
     """An upload as arrays."""
     image = _named("image", lambda: read_image(upload.image, max_pixels=limits.pixels))
     anomaly_map, mask, most = None, None, limits.map_pixels
@@ -220,10 +221,10 @@ def _item(index: int, upload: Upload, limits: Limits) -> Item:
     if upload.mask:
         content = upload.mask
         mask = _named("mask", lambda: _no_larger(read_mask(content, max_pixels=most), most))
-    return Item(str(index), image, anomaly_map, mask)
+    return Sample(str(index), image, anomaly_map, mask)
 
 
-def _pixels(item: Item) -> int:
+def _pixels(item: Sample) -> int:
     """Of all its arrays; colours of a pixel count once."""
     arrays = (item.image, item.map, item.mask)
     return sum(math.prod(array.shape[:2]) for array in arrays if isinstance(array, np.ndarray))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..data.dataset import Sample
 from ..discovery.classify import Predictor
-from ..regions.records import Item
 
 SIDE = 256
 
@@ -20,9 +20,9 @@ def warm_up(predictor: Predictor) -> None:
     if binarizer is not None:
         marks += binarizer.low_
         marks[place] = binarizer.high_
-        item = Item("warm", image, map=None if predictor.detector is not None else marks)
+        item = Sample("warm", image, map=None if predictor.detector is not None else marks)
     else:
         marks[place] = 1
-        item = Item("warm", image, mask=marks)
+        item = Sample("warm", image, mask=marks)
     for found in predictor.extract([item]):
         predictor.classify(found)

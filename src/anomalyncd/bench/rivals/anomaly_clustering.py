@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...data.dataset import Sample
 from ...detect.patchcore import PatchBank
-from ...detect.tokens import check_least
+from ...detect.settings import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import ward
-from ...regions.records import Item
 from .base import Features, Job, Probabilities, Rival, one_hot
 from .patches import Tokens, grid_of, image_key, on_grid, patch_tokens
 
@@ -95,7 +95,7 @@ class AnomalyClustering(Rival):
         if self.weights == "given" and job.given is None:
             raise DataError("weights='given' needs maps or masks: give one for each image.")
 
-    def _tokens(self, job: Job, items: Sequence[Item], block: int) -> Tokens:
+    def _tokens(self, job: Job, items: Sequence[Sample], block: int) -> Tokens:
         return patch_tokens(
             items, self._vit, job.cache, self.progress, backbone=self._network_key, size=self.size, blocks=[block]
         )

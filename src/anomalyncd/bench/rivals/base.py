@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,16 @@ import pandas as pd
 
 from ...binarize.prepare import prepare_map
 from ...checksums import stable_hash
-from ...data.dataset import load_dataset
-from ...data.gather import Base, BaseSet, Inputs, Sources, gather, gather_base
+from ...data.dataset import Dataset, Sample
+from ...data.gather import Base, Sources, gather, gather_base, gather_normal
 from ...data.images import read_image
 from ...data.maps import read_mask
-from ...discovery.maps import normal_items
 from ...errors import BadFileError, DataError, SettingsError
 from ...learn.cluster import by_size
 from ...model.backbone import MaskGuidedViT, load_vit, resolve_name
 from ...model.device import choose_device
 from ...progress import Silent
-from ...regions.records import ImageRecord, Item, report_files
+from ...regions.records import ImageRecord, report_files
 from ...run.store import content_order, file_identity
 from .cache import Cache
 
@@ -46,10 +45,10 @@ class Job:
     cache : keeps costly arrays
     """
 
-    items: list[Item]
+    items: list[Sample]
     given: Given | None
-    base: BaseSet | None
-    normal: list[Item]
+    base: Dataset | None
+    normal: list[Sample]
     cache: Cache
 
 
@@ -115,17 +114,17 @@ class Rival(ABC):
             )
         self.seconds_: dict[str, float] = {}
         self._loaded: MaskGuidedViT | None = None
-        inputs = _gathered(images, maps, masks)
+        inputs = gather(images, maps, masks)
         labelled = gather_base(base)
-        normal_images = normal_items(Path(normal)) if normal is not None else []
+        normal_images = gather_normal(normal).samples
         for note in inputs.notes:
             self.progress.warn(note)
         with tempfile.TemporaryDirectory(prefix="anomalyncd-") as workspace:
             folder = Path(workspace if run is None else run)
             inputs.check_outside(folder)
-            order = content_order(inputs.items)
+            order = content_order(inputs.samples)
             records = [
-                ImageRecord(index, inputs.items[index].id, error=_problem(inputs.items[index])) for index in order
+                ImageRecord(index, inputs.samples[index].id, error=_problem(inputs.samples[index])) for index in order
             ]
             self.skipped_ = report_files(sorted(records, key=lambda record: record.index), self.progress)
             kept = [record.index for record in records if not record.error]
@@ -135,7 +134,7 @@ class Rival(ABC):
                     "for. Give more images or ask for fewer classes."
                 )
             job = Job(
-                [inputs.items[index] for index in kept], _given(inputs, masks),
+                [inputs.samples[index] for index in kept], _given(inputs),
                 self._sorted_base(labelled) if labelled is not None and self.uses_base else None,
                 self._sorted(normal_images) if self.uses_normal else [], Cache(folder),
             )  # fmt: skip
@@ -171,21 +170,17 @@ class Rival(ABC):
         self.seconds_[stage] = self.seconds_.get(stage, 0.0) + time.perf_counter() - started
         return out
 
-    def _sorted(self, items: Sequence[Item]) -> list[Item]:
+    def _sorted(self, items: Sequence[Sample]) -> list[Sample]:
         """Those that can be read, by content."""
         records = [ImageRecord(index, item.id, error=_problem(item)) for index, item in enumerate(items)]
         report_files(records, self.progress)
         return [items[index] for index in content_order(items) if not records[index].error]
 
-    def _sorted_base(self, base: BaseSet) -> BaseSet:
-        label_of = {id(item): label for item, label in zip(base.items, base.labels, strict=True)}
-        items = self._sorted(base.items)
-        # Classes are numbered again, because one of which no image can be read would leave a gap.
-        _, labels = np.unique([label_of[id(item)] for item in items], return_inverse=True)
-        return BaseSet([replace(item, mask=None) for item in items], labels.astype(np.int64))
+    def _sorted_base(self, base: Dataset) -> Dataset:
+        return Dataset([replace(item, mask=None) for item in self._sorted(base.samples)])
 
     def _store(
-        self, inputs: Inputs, kept: npt.NDArray[np.int64], features: Features, probabilities: Probabilities
+        self, inputs: Dataset, kept: npt.NDArray[np.int64], features: Features, probabilities: Probabilities
     ) -> None:
         """Number the clusters by size, and put the rows back into the order in which the images were given."""
         count = self.n_classes
@@ -197,10 +192,10 @@ class Rival(ABC):
         self.labels_: npt.NDArray[np.int64] = rank[found][back]
         self.features_ = features[back].astype(np.float32, copy=False)
         self.classes_ = np.arange(count, dtype=np.int64)
-        names = [inputs.items[index].id for index in kept[back]]
+        names = [inputs.samples[index].id for index in kept[back]]
         self.images_ = pd.DataFrame({"image": names, "label": self.labels_})
         if inputs.truth:
-            self.images_["true_label"] = [inputs.truth.get(name) for name in names]
+            self.images_["true_label"] = [inputs.samples[index].label for index in kept[back]]
 
 
 def one_hot(labels: npt.NDArray[np.int64], count: int) -> Probabilities:
@@ -215,22 +210,11 @@ def one_hot(labels: npt.NDArray[np.int64], count: int) -> Probabilities:
     return out
 
 
-def _gathered(images: Sources, maps: Sources | None, masks: Sources | None) -> Inputs:
-    """As the estimator gathers, but neither maps nor masks are needed; a table may bring them along."""
-    bare = maps is None and masks is None
-    if bare and isinstance(images, str | Path) and Path(images).suffix.lower() == ".csv":
-        dataset = load_dataset(images)
-        bare = not (dataset.has_maps or dataset.has_masks)
-    return gather(images, maps, masks, detected=bare)
+def _given(inputs: Dataset) -> Given | None:
+    return "maps" if inputs.has_maps else "masks" if inputs.has_masks else None
 
 
-def _given(inputs: Inputs, masks: Any) -> Given | None:
-    if any(item.map is not None for item in inputs.items):
-        return "maps"
-    return "masks" if masks is not None or any(item.mask is not None for item in inputs.items) else None
-
-
-def _problem(item: Item) -> str:
+def _problem(item: Sample) -> str:
     """Why a file of an image cannot be read, empty if it can."""
     try:
         read_image(item.image)

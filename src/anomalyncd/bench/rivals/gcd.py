@@ -40,10 +40,10 @@ class GCD(TrainedRival):
     name: ClassVar[str] = "gcd"
 
     def _discover(self, job: Job) -> tuple[Features, Probabilities]:
-        n_base = 0 if job.base is None else int(job.base.labels.max()) + 1
+        n_base = 0 if job.base is None else int(job.base.numbered_labels.max()) + 1
         net = self._network(ContrastiveNet, n_base + self.n_classes)
         features, known = self._learn(job, net, n_base, entropy_weight=0.0)
-        known_labels = np.empty(0, np.int64) if job.base is None else job.base.labels
+        known_labels = np.empty(0, np.int64) if job.base is None else job.base.numbered_labels
 
         def cluster() -> npt.NDArray[np.int64]:
             centres = semi_supervised_kmeans(

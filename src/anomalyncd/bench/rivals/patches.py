@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 
 from ...binarize.prepare import prepare_map
+from ...data.dataset import Sample
 from ...data.images import read_image
 from ...data.maps import read_mask
 from ...model.backbone import MaskGuidedViT, image_tensor
 from ...progress import Silent
-from ...regions.records import Item
 from ...run.store import fingerprint
 from .cache import Cache
 
@@ -27,7 +27,7 @@ Grid = tuple[int, int]
 
 
 def patch_tokens(
-    items: Sequence[Item],
+    items: Sequence[Sample],
     vit: MaskGuidedViT,
     cache: Cache,
     progress: Silent,
@@ -72,12 +72,12 @@ def grid_of(vit: MaskGuidedViT, size: int) -> Grid:
     return side // vit.patch_size[0], side // vit.patch_size[1]
 
 
-def on_grid(items: Sequence[Item], grid: Grid) -> npt.NDArray[np.float32]:
+def on_grid(items: Sequence[Sample], grid: Grid) -> npt.NDArray[np.float32]:
     """What was given with each image, averaged over each patch: (N, P), map values or the share that the mask covers.
 
     Examples
     --------
-    >>> on_grid([Item("a", np.zeros((4, 4, 3), np.uint8), mask=np.eye(4) > 0)], (2, 2)).tolist()
+    >>> on_grid([Sample("a", np.zeros((4, 4, 3), np.uint8), mask=np.eye(4) > 0)], (2, 2)).tolist()
     [[0.5, 0.0, 0.0, 0.5]]
     """
     rows = []
@@ -92,7 +92,7 @@ def on_grid(items: Sequence[Item], grid: Grid) -> npt.NDArray[np.float32]:
     return np.stack(rows)
 
 
-def image_key(items: Sequence[Item]) -> list[object]:
+def image_key(items: Sequence[Sample]) -> list[object]:
     """What identifies the images, whatever maps or masks came with them."""
     return fingerprint([replace(item, map=None, mask=None) for item in items])
 

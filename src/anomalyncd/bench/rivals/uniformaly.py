@@ -17,14 +17,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from ...data.dataset import Sample
 from ...detect.patchcore import PatchBank, greedy_coreset
-from ...detect.tokens import check_least
+from ...detect.settings import check_least
 from ...errors import DataError, SettingsError
+from ...grid import kept_patches
 from ...learn.cluster import kmeans
-from ...model.attention import pool_mask
-from ...regions.records import Item
 from .anomaly_clustering import nearest_distances, unit
 from .base import Features, Job, Probabilities, Rival, one_hot
 from .patches import Tokens, grid_of, image_key, on_grid, patch_tokens
@@ -78,7 +77,7 @@ class UniFormaly(Rival):
         labels = self._timed("clusters", lambda: kmeans(features, self.n_classes, seed=self.random_state))
         return features, one_hot(labels, self.n_classes)
 
-    def _tokens(self, job: Job, items: Sequence[Item]) -> Tokens:
+    def _tokens(self, job: Job, items: Sequence[Sample]) -> Tokens:
         count = self._vit.n_blocks
         return patch_tokens(
             items, self._vit, job.cache, self.progress, backbone=self._network_key, size=self.size,
@@ -93,7 +92,7 @@ class UniFormaly(Rival):
         values = on_grid(job.items, grid)
         if job.given == "maps":
             return top_patches(values, self.top_share)
-        keep = pool_mask(torch.from_numpy(values).unflatten(1, grid), grid).numpy()
+        keep = kept_patches(values.reshape(-1, *grid), grid)
         return np.where(keep.any(axis=1, keepdims=True), keep, True)
 
     def _own_scores(self, job: Job, tokens: Tokens) -> npt.NDArray[np.float32]:
