@@ -73,12 +73,12 @@ class FinishedRun:
         self.path, self.device = Path(path), device
         self.folder = RunFolder(self.path)
         self._given = {sample.id: sample for sample in given}
+        self.folder.recover()
         if not (self.path / IMAGES_TABLE).is_file():
             raise RunError(
                 f"{self.path}: expected a finished run with {IMAGES_TABLE}, none found. Make or finish one with "
                 "`anomalyncd discover`."
             )
-        self.folder.recover()
 
     @cached_property
     def model(self) -> DiscoveryModel:
