@@ -62,7 +62,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[AnomalyNCD]:
         seen.append(self)
         return original(self, *args, **options)
 
-    monkeypatch.setattr(AnomalyNCD, "fit_inputs", counted)
+    monkeypatch.setattr(AnomalyNCD, "fit", counted)
     return seen
 
 
