@@ -32,7 +32,7 @@ from anomalyncd.detect import MuSc, musc
 from anomalyncd.discovery.maps import build
 from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.grid import TokenGrid
-from anomalyncd.metrics import aupro, image_auroc, pixel_auroc
+from anomalyncd.metrics import PixelScores, image_auroc
 from anomalyncd.progress import Terminal
 from anomalyncd.run.evaluate import evaluate_maps
 
@@ -178,11 +178,11 @@ def musc_forms(data: Path, options: argparse.Namespace) -> None:
                 found = list(part.detect(()))
             seconds = time.perf_counter() - started
             maps = [detection.map for detection in found]
-            scores = (
-                image_auroc([detection.score for detection in found], defective),
-                pixel_auroc(maps, masks),
-                aupro(maps, masks),
-            )
+            pixels = PixelScores(min(m.min() for m in maps), max(m.max() for m in maps))
+            for anomaly_map, mask in zip(maps, masks, strict=True):
+                pixels.add(anomaly_map, mask)
+            images = image_auroc([detection.score for detection in found], defective)
+            scores = (images, pixels.pixel_auroc(), pixels.aupro())
             rows.append([f"{count}", *(cell([score]) for score in scores), f"{seconds:.1f}"])
             advance()
     print_table(["references", *COLUMNS[1:4], "scoring, s"], rows)

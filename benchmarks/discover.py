@@ -19,11 +19,11 @@ from anomalyncd.config import make_config
 from anomalyncd.data import load_dataset
 from anomalyncd.discovery.model import make_vit
 from anomalyncd.estimator import AnomalyNCD
-from anomalyncd.learn.bank import FreshViews
+from anomalyncd.learn.bank import Crops, FreshViews
 from anomalyncd.learn.cluster import kmeans, ward
 from anomalyncd.learn.features import FeatureSpace, RegionEncoder
 from anomalyncd.learn.network import RegionNet
-from anomalyncd.learn.trainer import train
+from anomalyncd.learn.trainer import Targets, train
 from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Terminal
 from anomalyncd.run.folder import RunFolder
@@ -118,13 +118,15 @@ def paper_seconds(store: RegionStore, n_classes: int, epochs: int) -> float:
     """Time of 50 epochs of the paper's training, done the plain way: the trunk and the whole last block for each view."""
     config = make_config({"n_classes": n_classes, "learn": {"epochs": epochs}}, preset="paper")
     vit = make_vit(config)
-    vit.class_token = lambda tokens, keep: vit.all_tokens(tokens, keep)[:, 0]  # type: ignore[method-assign]
+    last = vit.vit.blocks[-1]
+    vit.class_token = lambda tokens, keep: vit.vit.norm(  # type: ignore[method-assign]
+        last(tokens, attn_mask=vit.attention_mask(keep, vit.n_blocks - 1))
+    )[:, 0]
     net = RegionNet(vit.width, n_classes, config.learn.n_heads, vit=vit)
-    views = FreshViews(vit, store.crop, len(store.regions), vit.fit_size(config.model.input_size))
+    count = len(store.regions)
+    views = FreshViews(vit, Crops(store.crop, count, vit.fit_size(config.model.input_size)))
     started = time.perf_counter()
-    train(
-        net, views, np.full(len(views), -1), np.ones(len(views), np.float32), config.learn, n_base=0, normal=0, seed=0
-    )
+    train(net, views, Targets(np.full(count, -1), np.ones(count, np.float32), normal=0), config.learn, seed=0)
     return (time.perf_counter() - started) / epochs * 50
 
 

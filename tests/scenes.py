@@ -13,6 +13,7 @@ import pandas as pd
 from anomalyncd import AnomalyNCD
 from anomalyncd.run.folder import IMAGES_TABLE, REGIONS_TABLE
 from anomalyncd.run.tables import read_csv
+from anomalyncd.run.writer import TableWriter
 
 TINY: dict[str, Any] = {"backbone": "tiny", "features": {"views": 1}, "learn": {"epochs": 3}}
 COLOURS = ((250, 250, 250), (200, 20, 20), (20, 20, 250), (20, 200, 60))
@@ -52,6 +53,12 @@ def fit(folder: Path, run: Path, given: str, n_classes: int | str = 4, **setting
     """A run of images with their masks or maps."""
     model = AnomalyNCD(n_classes, **{**TINY, **settings})
     return model.fit(folder / "images", **{given: folder / given}, run=run)
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """As `predict` writes one, in one piece."""
+    with TableWriter(path) as file:
+        file.add(table)
 
 
 def regions(run: Path) -> pd.DataFrame:

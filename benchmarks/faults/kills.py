@@ -100,6 +100,7 @@ def _moment(run: Path, recipe: Recipe) -> str:
     """In which part of the run the kill came, as its folder tells."""
     try:
         stages = json.loads((run / "stages.json").read_text())
+        stages.pop("format", None)
     except (OSError, ValueError):
         return "before the first stage"
     if recipe.name == "update":

@@ -99,10 +99,10 @@ def text_seeds(images: Path) -> Seeds:
     ]
     labels = ["image,label\na.png,crack\nb.png,good\n", 'image,label,more\n"a, b.png",größe,1\n']
     settings = [
-        "n_classes: 5\npreset: paper\nlearn:\n  epochs: 3\n  teacher_temperature: [0.07, 0.04]\nmodel: {backbone: tiny}\n",
+        "n_classes: 5\npreset: paper\nlearn:\n  epochs: 3\n  n_heads: 2\nmodel: {backbone: tiny}\n",
         "detect:\n  name: patchcore\n  settings: {size: 64}\nfeatures: &a {views: 2}\nunknown: {group: 3}\ndevice: cpu\n",
     ]
-    single = ("learn.epochs=5", "model.backbone=tiny", "learn.teacher_temperature=[0.07, 0.04]")
+    single = ("learn.epochs=5", "model.backbone=tiny", "detect.settings={size: 64}")
     base = "image,mask,label\nimages/a.png,masks/a.png,crack\nimages/b.png,masks/b.png,dent\n"
     return {
         "base": [(".csv", base.encode())],

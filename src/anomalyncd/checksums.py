@@ -38,12 +38,12 @@ def seal(arrays: Mapping[str, npt.NDArray[Any]], notes: Mapping[str, str]) -> by
 
 
 def unseal(path: Path) -> tuple[Arrays, dict[str, str]]:
-    """Arrays and texts of a file; one without a checksum, of an earlier version, is taken as it is."""
+    """Arrays and texts of a file that `seal` made; a RunError where they are not what they were."""
     with safe_open(path, framework="numpy") as file:
         notes = dict(file.metadata() or {})
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if SEALED not in notes:
-        return arrays, notes
+        raise RunError(f"{path}: expected a file with a checksum in it, but there is none.")
     sealed = json.loads(notes[SEALED])
     if sealed["sha256"] != _digest(arrays, sealed["notes"]):
         raise RunError(f"{path}: damaged since it was written, its checksum does not fit.")
@@ -58,10 +58,18 @@ def _digest(arrays: Mapping[str, npt.NDArray[Any]], notes: Mapping[str, str]) ->
     return digest.hexdigest()
 
 
-def sha256(path: Path) -> str:
-    """SHA-256 of a file's content, as hexadecimal digits."""
+def sha256(content: Path | bytes) -> str:
+    """SHA-256 of a file's content, or of bytes, as hexadecimal digits.
+
+    Examples
+    --------
+    >>> sha256(b"")[:8]
+    'e3b0c442'
+    """
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with content.open("rb") as file:
         while piece := file.read(PIECE):
             digest.update(piece)
     return digest.hexdigest()
@@ -76,4 +84,4 @@ def stable_hash(*values: Any) -> str:
     True
     """
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return sha256(text.encode("utf-8", "surrogatepass"))  # halves of characters stand in names of files

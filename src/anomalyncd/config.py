@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .errors import SettingsError
 
@@ -58,7 +58,6 @@ class CropConfig(Section):
         description="an image without a stable region: normal, unless its map scores like a defect, which is cut out at "
         "that score; always normal; or learned with an empty mask as the paper's code does",
     )
-    max_regions: int = Field(64, ge=1, description="regions kept of one image, largest first")
     size: int = Field(224, ge=16, le=2048, description="side in pixels of a stored crop")
 
 
@@ -69,8 +68,7 @@ class ModelConfig(Section):
     weights: Path | None = Field(None, description="a local weight file for that backbone")
     guidance: Literal["none", "all", "patch", "class"] = "class"
     guided_blocks: int | None = Field(None, ge=0, description="L_m; none = from block 3 on, as in the paper")
-    mask_threshold: float = Field(0.5, ge=0, le=1, description="share of a patch that the mask must cover")
-    keep_thin: bool = Field(True, description="lower that threshold for defects too thin to reach it")
+    keep_thin: bool = Field(True, description="keep patches of defects too thin to cover half of any patch")
     input_size: int = Field(224, ge=16, le=2048)
 
 
@@ -120,18 +118,10 @@ class LearnConfig(Section):
     epochs: int = Field(30, ge=0)
     batch_size: int = Field(32, ge=2)
     learning_rate: float = Field(0.1, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(5e-5, ge=0)
     n_heads: int = Field(4, ge=1, le=64)
     supervised_weight: float = Field(0.3, ge=0, le=1, description="λ")
     entropy_weight: float = Field(0.5, ge=0, description="μ")
     contrastive_weight: float = Field(0.0, ge=0, description="of both contrastive losses; 0 where only heads learn")
-    contrastive_temperature: float = Field(1.0, gt=0)
-    supervised_temperature: float = Field(0.07, gt=0)
-    student_temperature: float = Field(0.1, gt=0)
-    teacher_temperature: tuple[PositiveFloat, PositiveFloat] = Field((0.07, 0.04), description="first and last τ_t")
-    teacher_epochs: int = Field(40, ge=0)
-    teacher_step: int = Field(4, ge=1)
     correction_threshold: float = Field(0.5, ge=-1, le=1, description="pseudo-label correction; −1 = off")
 
 
@@ -195,6 +185,20 @@ class Config(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+# Settings that once were, and the value that they have now.
+REMOVED = {
+    "crop.max_regions": "64",
+    "model.mask_threshold": "0.5",
+    "learn.momentum": "0.9",
+    "learn.weight_decay": "5e-5",
+    "learn.contrastive_temperature": "1.0",
+    "learn.supervised_temperature": "0.07",
+    "learn.student_temperature": "0.1",
+    "learn.teacher_temperature": "[0.07, 0.04]",
+    "learn.teacher_epochs": "40",
+    "learn.teacher_step": "4",
+}
+
 # What the paper's own run differs in from our default.
 PRESETS: dict[str, dict[str, Any]] = {
     "fast": {},
@@ -202,11 +206,11 @@ PRESETS: dict[str, dict[str, Any]] = {
         "crop": {"size": 256, "no_region": "normal"},
         "model": {"keep_thin": False},
         "features": {
-            "class_token": 1.0,
-            "patches": 0.0,
-            "context": 0.0,
-            "surround": 0.0,
-            "focus": 0.0,
+            "class_token": 1,
+            "patches": 0,
+            "context": 0,
+            "surround": 0,
+            "focus": 0,
             "views": 1,
             "center": False,
         },
@@ -214,12 +218,10 @@ PRESETS: dict[str, dict[str, Any]] = {
             "start": "random",
             "normal": "class",
             "train_last_block": True,
-            "views": "auto",
             "epochs": 50,
             "learning_rate": 0.003,
             "entropy_weight": 4.0,
             "contrastive_weight": 1.0,
-            "n_heads": 4,
         },
         "merge": {"temperature": 100.0, "normal_counts": True},
     },
@@ -245,6 +247,8 @@ def make_config(*layers: Mapping[str, Any], preset: str | None = None) -> Config
 
 def _in_words(problem: Mapping[str, Any]) -> str:
     name = ".".join(map(str, problem["loc"]))
+    if name in REMOVED:
+        return f"there is no setting {name} any more: it is always {REMOVED[name]}."
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, setting_names(), n=1)
         return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else ".")

@@ -123,7 +123,10 @@ class AnomalyNCD:
             run = workspace.name
         path = Path(run)
         dataset.check_outside(path, *normal_images.folders)
-        with RunFolder(path).writing() as folder, logging_to(path / LOG, self.progress, "AnomalyNCD.fit") as progress:
+        with (
+            RunFolder(path).writing() as folder,
+            logging_to(folder.place(LOG), self.progress, "AnomalyNCD.fit") as progress,
+        ):
             found = Discover(folder, config, progress)(dataset, labelled, normal_images.samples, made)
         self._workspace, self._folder = workspace, path.absolute()
         self.skipped_, self.history_, self.seconds_ = found.skipped, found.history, found.seconds
@@ -172,7 +175,7 @@ class AnomalyNCD:
         """
         dataset = self.gather(images, maps, masks)
         dataset.check_outside(self._folder)
-        with logging_to(self._folder / LOG, self.progress, "AnomalyNCD.update") as progress:
+        with logging_to(RunFolder(self._folder).place(LOG), self.progress, "AnomalyNCD.update") as progress:
             found = update_run(self._folder, dataset, progress, device=self.device)
         fresh = type(self).load(self._folder, device=self.device, progress=self.progress)
         self.skipped_ = fresh.skipped_

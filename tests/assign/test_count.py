@@ -209,7 +209,7 @@ def test_silhouette_and_stability_of_a_tiny_case_by_hand(monkeypatch: pytest.Mon
     """Four resamples of twelve points, clustered here and measured by loops."""
     points = np.random.default_rng(2).normal(size=(12, 3))
     rng = np.random.default_rng(7)
-    silhouettes, stabilities = module._resampled(points, [2, 3], 4, np.random.default_rng(7), None)
+    silhouettes, stabilities = module._resampled(points, [2, 3], 4, np.random.default_rng(7), lambda: None)
     labels = np.empty((4, 2, 12), int)
     for row in range(4):
         chosen = rng.permutation(12)[:10]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anomalyncd.assign import outliers as module
-from anomalyncd.assign.outliers import LARGEST, small_groups
+from anomalyncd.assign.outliers import LARGEST, outlier_groups
 
 WIDTH = 16
 
@@ -21,42 +21,42 @@ def points(*sizes: int, noise: float = 0.05, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_small_group_is_found_whole(size: int, seed: int) -> None:
-    assert small_groups(points(30, 25, size, seed=seed)) == [list(range(55, 55 + size))]
+    assert outlier_groups(points(30, 25, size, seed=seed)) == [list(range(55, 55 + size))]
 
 
 def test_several_groups_the_largest_first() -> None:
-    assert small_groups(points(40, 1, 3, 40, 5)) == [[84, 85, 86, 87, 88], [41, 42, 43], [40]]
+    assert outlier_groups(points(40, 1, 3, 40, 5)) == [[84, 85, 86, 87, 88], [41, 42, 43], [40]]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_class_of_more_is_no_small_group(seed: int) -> None:
-    found = small_groups(points(30, 25, LARGEST + 5, seed=seed))
+    found = outlier_groups(points(30, 25, LARGEST + 5, seed=seed))
     assert all(len(group) == 1 for group in found) and len(found) < 2, "but one of it may be odd"
 
 
 def test_order_does_not_matter() -> None:
     x = points(40, 3, 1)
     order = np.random.default_rng(1).permutation(44)
-    found = small_groups(x[order])
+    found = outlier_groups(x[order])
     assert [sorted(order[group].tolist()) for group in found] == [[40, 41, 42], [43]]
 
 
 @pytest.mark.parametrize("count", range(2 * LARGEST + 1))
 def test_of_ten_or_fewer_nothing_can_be_said(count: int) -> None:
-    assert small_groups(points(count, seed=count) if count else np.empty((0, WIDTH), np.float32)) == []
+    assert outlier_groups(points(count, seed=count) if count else np.empty((0, WIDTH), np.float32)) == []
 
 
 def test_eleven_are_enough() -> None:
-    assert [10] in small_groups(points(10, 1))
+    assert [10] in outlier_groups(points(10, 1))
 
 
 def test_regions_that_are_all_the_same() -> None:
     x = points(1).repeat(30, axis=0)
-    assert small_groups(x) == []
-    assert small_groups(np.concatenate([x, points(1, 2)[1:]])) == [[30, 31]]
+    assert outlier_groups(x) == []
+    assert outlier_groups(np.concatenate([x, points(1, 2)[1:]])) == [[30, 31]]
 
 
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     x = points(40, 3, 1)
     monkeypatch.setattr(module, "BLOCK", 7)
-    assert small_groups(x) == [[40, 41, 42], [43]]
+    assert outlier_groups(x) == [[40, 41, 42], [43]]

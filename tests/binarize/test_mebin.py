@@ -138,7 +138,7 @@ def test_long_ways_to_a_birth(kind: str) -> None:
     rule=st.sampled_from(["longest_run", "most_frequent"]),
 )
 def test_small_wild_maps(anomaly_map: np.ndarray, erosion: int, n_thresholds: int, rule: str) -> None:
-    binarizer = MEBin.from_state({"low": 0.0, "high": 2.5}, n_thresholds=n_thresholds, erosion=erosion, rule=rule)
+    binarizer = MEBin(n_thresholds=n_thresholds, erosion=erosion, rule=rule).set_state({"low": 0.0, "high": 2.5})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         assert_same_as_slow_way(binarizer, anomaly_map)
@@ -150,7 +150,7 @@ def test_thresholds_are_strict_at_the_exact_values() -> None:
     values = np.concatenate([edges, np.nextafter(edges, np.float32(1e9)), np.nextafter(edges, np.float32(-1e9))])
     checkerboard = np.zeros((1, 2 * len(values)), np.float32)
     checkerboard[0, ::2] = values
-    binarizer = MEBin.from_state({"low": 0.0, "high": 255.0}, erosion=0)
+    binarizer = MEBin(erosion=0).set_state({"low": 0.0, "high": 255.0})
     counts = binarizer.binarize(checkerboard).counts
     assert counts.tolist() == [int((values > edge).sum()) for edge in edges]
 
@@ -165,7 +165,7 @@ def test_range_is_taken_from_the_maxima() -> None:
 
 
 def test_normalize_scales_the_range_and_clips() -> None:
-    binarizer = MEBin.from_state({"low": 2.0, "high": 4.0})
+    binarizer = MEBin().set_state({"low": 2.0, "high": 4.0})
     scaled = binarizer.normalize([[1, 2, 3, 4, 9]])
     assert scaled.dtype == np.float32 and scaled.tolist() == [[0, 0, 0.5, 1, 1]]
 
@@ -271,7 +271,7 @@ def test_rules(counts: list[int], longest_run: Run | None, most_frequent: Run | 
 def test_state_survives_storing() -> None:
     anomaly_map = blobs(3, (80, 80))
     fitted = MEBin(erosion=2).fit([anomaly_map, anomaly_map * 0.3])
-    again = MEBin.from_state(fitted.get_state(), erosion=2)
+    again = MEBin(erosion=2).set_state(fitted.get_state())
     np.testing.assert_array_equal(fitted.binarize(anomaly_map).counts, again.binarize(anomaly_map).counts)
 
 

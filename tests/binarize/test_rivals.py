@@ -6,7 +6,9 @@ import cv2
 import numpy as np
 import pytest
 
-from anomalyncd.binarize import FixedThreshold, MEBin, Otsu, make_binarizer
+from anomalyncd.binarize import Binarizer, FixedThreshold, MEBin, Otsu
+from anomalyncd.binarize.prepare import binarizer_for
+from anomalyncd.config import make_config
 from anomalyncd.errors import DataError, SettingsError
 
 
@@ -17,7 +19,7 @@ def test_otsu_agrees_with_opencv(seed: int) -> None:
     grey = np.clip(grey, 0, 255).astype(np.uint8)
     threshold, mask = cv2.threshold(grey, 0, 1, cv2.THRESH_BINARY | cv2.THRESH_OTSU)
     # Grey value g lies in the middle of bin g of the range 0 … 256.
-    binarizer = Otsu.from_state({"low": 0.0, "high": 256.0})
+    binarizer = Otsu().set_state({"low": 0.0, "high": 256.0})
     result = binarizer.binarize(grey + 0.5)
     np.testing.assert_array_equal(result.mask, mask.astype(bool))
     assert result.threshold == threshold + 1
@@ -57,17 +59,19 @@ def test_not_finite_pixels_are_background() -> None:
             assert binarizer.binarize(anomaly_map).mask.tolist() == [[False, True, False, False]]
 
 
-def test_by_name() -> None:
-    assert isinstance(make_binarizer("mebin", rule="most_frequent"), MEBin)
-    assert isinstance(make_binarizer("otsu"), Otsu)
-    binarizer = make_binarizer("fixed", threshold=0.7)
-    assert isinstance(binarizer, FixedThreshold) and binarizer.threshold == 0.7
-    with pytest.raises(SettingsError, match="mebin, otsu, fixed"):
-        make_binarizer("magic")
-    with pytest.raises(SettingsError, match="tau"):
-        make_binarizer("otsu", tau=3)
+def test_the_configured_binarizer_has_its_settings() -> None:
+    def configured(**settings: object) -> Binarizer:
+        return binarizer_for(make_config({"binarize": settings}).binarize, has_normal=False)
+
+    mebin = configured(n_thresholds=32, min_interval=3, erosion=2, rule="most_frequent")
+    assert isinstance(mebin, MEBin) and vars(mebin) == vars(MEBin(32, 3, 2, rule="most_frequent", has_normal=False))
+    assert isinstance(configured(method="otsu"), Otsu)
+    fixed = configured(method="fixed", fixed_threshold=0.7)
+    assert isinstance(fixed, FixedThreshold) and fixed.threshold == 0.7
+    with pytest.raises(SettingsError, match="'mebin', 'otsu' or 'fixed'"):
+        configured(method="magic")
     with pytest.raises(SettingsError, match="threshold"):
-        make_binarizer("fixed", threshold=1.5)
+        FixedThreshold(threshold=1.5)
 
 
 def test_holes_have_no_say_in_otsus_threshold() -> None:
@@ -75,7 +79,7 @@ def test_holes_have_no_say_in_otsus_threshold() -> None:
     half = rng.normal(0.5, 0.02, (32, 64)).astype(np.float32)
     half[8:16, 8:16] = 0.7
     holes = np.concatenate([half, np.full_like(half, np.nan)])
-    binarizer = Otsu.from_state({"low": 0.0, "high": 1.0})
+    binarizer = Otsu().set_state({"low": 0.0, "high": 1.0})
     expected = binarizer.binarize(half)
     with pytest.warns(UserWarning, match="count as not anomalous"):
         found = binarizer.binarize(holes)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.binarize import make_binarizer
+from anomalyncd.binarize import MEBin
 from anomalyncd.binarize.prepare import fit_binarizer, prepare_map
 from anomalyncd.data.dataset import Sample
 from anomalyncd.data.gather import gather
@@ -51,7 +51,7 @@ def test_a_stack_gives_the_maps_of_single_files(tmp_path: Path, images: Path) ->
         assert item.map is not None and is_readable(item)
         np.testing.assert_array_equal(prepare_map(item.map, 0), values)
     single = [Sample(item.id, item.image, map=values) for item, values in zip(stacked, MAPS, strict=True)]
-    states = [fit_binarizer(make_binarizer("mebin"), items, 0).get_state() for items in (stacked, single)]
+    states = [fit_binarizer(MEBin(), items, 0).get_state() for items in (stacked, single)]
     assert states[0] == states[1]
 
 

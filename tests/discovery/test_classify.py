@@ -11,9 +11,8 @@ from anomalyncd import AnomalyNCD
 from anomalyncd.data.gather import gather
 from anomalyncd.discovery import classify as predicting
 from anomalyncd.discovery.classify import Predictor, joined
-from anomalyncd.errors import DataError, RunError
+from anomalyncd.errors import DataError
 from anomalyncd.regions.prefetch import DEPTH, ahead
-from anomalyncd.run.tables import TableWriter, write_table
 from command import call, fail
 
 
@@ -123,41 +122,6 @@ def test_ahead_can_be_left_early():
     results.close()
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_table_in_pieces_is_the_table(tmp_path, suffix):
-    truth = [None, None, "x", "y"]
-    table = pd.DataFrame({"image": list("abcd"), "label": [1, 2, 3, 4], "p_0": [0.1, 1 / 3, 0, 1], "true": truth})
-    pieces, whole = tmp_path / f"pieces{suffix}", tmp_path / f"whole{suffix}"
-    with TableWriter(pieces) as file:
-        for piece in (table[:0], table[:2], table[2:2], table[2:]):
-            file.add(piece)
-    write_table(table, whole)
-    if suffix == ".csv":
-        assert pieces.read_bytes() == whole.read_bytes()
-    else:
-        pd.testing.assert_frame_equal(pd.read_parquet(pieces), pd.read_parquet(whole))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([pieces.name, whole.name])
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_table_without_rows_has_its_columns(tmp_path, suffix):
-    path = tmp_path / f"empty{suffix}"
-    write_table(pd.DataFrame({"image": [], "label": []}), path)
-    found = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
-    assert list(found.columns) == ["image", "label"] and not len(found)
-
-
-def test_two_processes_may_write_one_table(tmp_path, monkeypatch):
-    path = tmp_path / "table.csv"
-    with TableWriter(path) as first:
-        first.add(pd.DataFrame({"a": [1, 1]}))
-        monkeypatch.setattr("os.getpid", lambda: 1)
-        with TableWriter(path) as second:
-            second.add(pd.DataFrame({"a": [2]}))
-        assert path.read_text() == "a\n2\n"
-    assert path.read_text() == "a\n1\n1\n" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
-
-
 def test_regions_have_the_same_types_where_there_are_none(model, line):
     some, none = (
         model.predict(line[0][index : index + 1], maps=line[1][index : index + 1]).regions for index in (0, 2)
@@ -179,18 +143,3 @@ def test_what_is_read_is_not_written_over(model, line, tmp_path):
     assert table.read_bytes() == before
     call("predict", tmp_path / "run", table, "--out", tmp_path / "new.csv")
     assert len(pd.read_csv(tmp_path / "new.csv")) == 2
-
-
-def test_a_table_that_is_not_finished_leaves_the_old_one(tmp_path):
-    path = tmp_path / "table.csv"
-    path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), TableWriter(path) as file:
-        file.add(pd.DataFrame({"a": [1]}))
-        raise KeyboardInterrupt
-    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
-
-
-def test_a_place_that_cannot_be_written_is_said(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be written"), TableWriter(tmp_path / "file" / "table.csv") as table:
-        table.add(pd.DataFrame({"a": [1]}))

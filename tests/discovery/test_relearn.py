@@ -12,8 +12,9 @@ import pytest
 from anomalyncd import AnomalyNCD
 from anomalyncd.demo import iter_line
 from anomalyncd.discovery.model import DiscoveryModel
-from anomalyncd.discovery.relearn import Move, read_corrections, relearn
+from anomalyncd.discovery.relearn import Move, relearn
 from anomalyncd.errors import DataError, RunError
+from anomalyncd.run.finished import read_corrections
 from anomalyncd.run.folder import RunFolder
 from scenes import GOOD, KINDS, TINY, content, fit, images, regions, scene, write_scenes
 

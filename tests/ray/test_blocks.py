@@ -23,8 +23,7 @@ from anomalyncd.progress import Advance, Silent
 from anomalyncd.ray import engine as engine_ray
 from anomalyncd.ray.blocks import LARGEST, Block, split
 from anomalyncd.ray.engine import BlockWorker, _ask_for_token, most_workers, predict_with_ray
-from anomalyncd.run.tables import write_table
-from scenes import GOOD, KINDS, fit, write_scenes
+from scenes import GOOD, KINDS, fit, write_scenes, write_table
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 COUNT = 40

@@ -18,8 +18,7 @@ from anomalyncd.errors import RunError
 from anomalyncd.progress import Advance, Silent
 from anomalyncd.ray.blocks import Block
 from anomalyncd.ray.engine import ATTEMPTS, BlockWorker, _counter, predict_with_ray, ray_for
-from anomalyncd.run.tables import write_table
-from scenes import GOOD, KINDS, fit, write_scenes
+from scenes import GOOD, KINDS, fit, write_scenes, write_table
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")

@@ -6,8 +6,9 @@ import cv2
 import numpy as np
 import pytest
 
+from anomalyncd.config import CropConfig
 from anomalyncd.regions import extract
-from anomalyncd.regions.find import CropRule, find_regions
+from anomalyncd.regions.find import find_regions
 
 
 @pytest.mark.parametrize("shape", [(600, 448), (224, 300), (517, 1021), (1009, 701), (150, 900), (100, 90)])
@@ -18,7 +19,7 @@ def test_shrinking_only_where_the_region_is(
     noise = cv2.GaussianBlur(np.random.default_rng(sum(shape)).random(shape, np.float32), (0, 0), 3)
     mask = noise > np.quantile(noise, 0.98)
     mask[0, 0] = mask[-1, -1] = True
-    regions, components = find_regions(mask, image_size, rule=CropRule(merge_distance=merge))
+    regions, components = find_regions(mask, image_size, CropConfig(merge_distance=merge))
     small = regions[-40:]
     expected = [extract._shrink_mask(np.isin(components, region.labels), 224) for region in small]
     if min(shape) >= 224:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from anomalyncd.config import CropConfig, make_config
 from anomalyncd.errors import DataError, SettingsError
 from anomalyncd.regions.boxes import merge_boxes
-from anomalyncd.regions.find import CropRule, Region, crop_square, cut, cut_map, find_regions, whole_region
+from anomalyncd.regions.find import Region, crop_square, cut, cut_map, find_regions, whole_region
 
 
 def slow_components(mask: np.ndarray) -> list[set[tuple[int, int]]]:
@@ -77,8 +78,8 @@ def test_regions_equal_brute_force(
     mask: np.ndarray, keep: float, image_size: tuple[int, int], merge_distance: float
 ) -> None:
     mask &= np.random.default_rng(0).random(mask.shape) < keep  # sparse masks too
-    rule = CropRule(merge_distance=merge_distance)
-    regions, components = find_regions(mask, image_size, rule=rule)
+    rule = CropConfig(merge_distance=merge_distance)
+    regions, components = find_regions(mask, image_size, rule)
     expected = slow_regions(mask, image_size, merge_distance * max(image_size))
     # A region may consist of components of one box and area in another order: compare as sorted lists.
     assert [r.area for r in regions] == pytest.approx([area for _, area, _ in expected])
@@ -91,7 +92,7 @@ def test_regions_equal_brute_force(
     assert components.dtype == np.int32 and ((components > 0) == mask).all()
 
 
-def assert_square_is_right(region: Region, image_size: tuple[int, int], rule: CropRule) -> None:
+def assert_square_is_right(region: Region, image_size: tuple[int, int], rule: CropConfig) -> None:
     (x, y, w, h), (left, top, side) = region.box, region.square
     height, width = image_size
     wanted = max((1 + rule.padding) * max(w, h), 2 * rule.min_size * max(image_size))
@@ -153,13 +154,13 @@ def test_score_is_the_maximum_inside_the_square() -> None:
 
 
 def test_padding_and_least_size() -> None:
-    assert crop_square((100, 100, 100, 40), (500, 500), CropRule()) == (95, 65, 110)
-    assert crop_square((100, 100, 10, 4), (500, 500), CropRule()) == (55, 52, 100)
-    assert crop_square((100, 100, 10, 4), (500, 500), CropRule(padding=0, min_size=0)) == (100, 97, 10)
-    assert crop_square((0, 490, 10, 10), (500, 500), CropRule()) == (0, 400, 100)
-    assert crop_square((0, 0, 500, 500), (500, 500), CropRule()) == (0, 0, 500)
-    assert crop_square((300, 10, 150, 40), (60, 500), CropRule()) == (292, -53, 165)
-    assert crop_square((10, 10, 5, 5), (60, 500), CropRule(whole_image=True)) == (0, -220, 500)
+    assert crop_square((100, 100, 100, 40), (500, 500), CropConfig()) == (95, 65, 110)
+    assert crop_square((100, 100, 10, 4), (500, 500), CropConfig()) == (55, 52, 100)
+    assert crop_square((100, 100, 10, 4), (500, 500), CropConfig(padding=0, min_size=0)) == (100, 97, 10)
+    assert crop_square((0, 490, 10, 10), (500, 500), CropConfig()) == (0, 400, 100)
+    assert crop_square((0, 0, 500, 500), (500, 500), CropConfig()) == (0, 0, 500)
+    assert crop_square((300, 10, 150, 40), (60, 500), CropConfig()) == (292, -53, 165)
+    assert crop_square((10, 10, 5, 5), (60, 500), CropConfig(whole_image=True)) == (0, -220, 500)
 
 
 @pytest.mark.parametrize("image_size", [(300, 300), (240, 500), (900, 123)])
@@ -176,7 +177,7 @@ def test_crop_and_mask_stay_aligned(image_size: tuple[int, int], mask_size: tupl
 
     image = np.repeat((draw(height, width) * 200).astype(np.uint8)[..., None], 3, axis=2)
     regions, components = find_regions(
-        draw(rows, columns), image_size, rule=CropRule(whole_image=whole_image, padding=0.5)
+        draw(rows, columns), image_size, CropConfig(whole_image=whole_image, padding=0.5)
     )
     (region,) = regions
     crop, crop_mask = cut(image, components, region, size=128)
@@ -193,7 +194,7 @@ def test_crop_and_mask_stay_aligned(image_size: tuple[int, int], mask_size: tupl
 def test_crop_mask_equals_area_resampling_by_opencv(size: int) -> None:
     rng = np.random.default_rng(size)
     mask = cv2.GaussianBlur(rng.random((200, 200)), (0, 0), 4) > 0.52
-    regions, components = find_regions(mask, (200, 200), rule=CropRule(merge_distance=0, padding=0.1))
+    regions, components = find_regions(mask, (200, 200), CropConfig(merge_distance=0, padding=0.1))
     image = np.zeros((200, 200, 3), np.uint8)
     for region in regions[:5]:
         left, top, side = region.square
@@ -238,7 +239,7 @@ def test_crop_mask_holds_its_own_region_only() -> None:
     assert [r.labels for r in regions] == [(1,), (2,)]
     first, second = (cut(np.zeros((100, 100, 3), np.uint8), components, r, size=100)[1] for r in regions)
     assert first.any() and second.any()
-    merged, components = find_regions(mask, (100, 100), rule=CropRule(merge_distance=0.05))
+    merged, components = find_regions(mask, (100, 100), CropConfig(merge_distance=0.05))
     assert [r.labels for r in merged] == [(1, 2)]
     both = cut(np.zeros((100, 100, 3), np.uint8), components, merged[0], size=merged[0].square[2])[1]
     assert both.sum() == mask.sum() and first[0].sum() == 0
@@ -264,7 +265,7 @@ def test_no_region_vanishes(
 ) -> None:
     mask = np.zeros(mask_size, bool)
     mask[int(place[0] * mask_size[0]), int(place[1] * mask_size[1])] = True  # one pixel
-    regions, components = find_regions(mask, image_size, rule=CropRule(whole_image=whole_image))
+    regions, components = find_regions(mask, image_size, CropConfig(whole_image=whole_image))
     crop, crop_mask = cut(np.zeros((*image_size, 3), np.uint8), components, regions[0], size=size)
     assert crop.shape == (size, size, 3) and crop_mask.shape == (size, size)
     assert crop_mask.any()
@@ -287,14 +288,14 @@ def test_bad_input() -> None:
     for bad in (np.zeros((0, 3), bool), np.zeros((2, 2, 3), bool)):
         with pytest.raises(DataError, match="mask"):
             find_regions(bad, (10, 10))
-    with pytest.raises(SettingsError, match="padding"):
-        CropRule(padding=-0.1)
+    with pytest.raises(SettingsError, match=r"crop\.padding"):
+        make_config({"crop": {"padding": -0.1}})
 
 
 def test_many_components_are_no_trouble() -> None:
     mask = np.zeros((1024, 1024), bool)
     mask[::8, ::8] = True  # 16,384 specks: a cubic loop would take hours
-    apart, _ = find_regions(mask, (1024, 1024), rule=CropRule(merge_distance=0.001))
+    apart, _ = find_regions(mask, (1024, 1024), CropConfig(merge_distance=0.001))
     together, _ = find_regions(mask, (1024, 1024))
     assert len(apart) == 128 * 128 and len(together) == 1
 

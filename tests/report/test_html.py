@@ -89,6 +89,7 @@ def make_run(folder: Path, n_images: int = 9, n_regions: int = 1, **changes: Any
     if not changes.get("labels", True):
         table = table.drop(columns="true_label")
     output = RunFolder(run)
+    output.finish("learn", "")
     output.write_text("images.csv", to_csv(table))
     output.write_text("regions.csv", to_csv(pd.DataFrame(regions, columns=REGIONS)))
     output.write_text("manifest.csv", to_csv(pd.DataFrame(manifest, columns=MANIFEST)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +10,10 @@ import pytest
 
 from anomalyncd.config import MergeConfig
 from anomalyncd.data.dataset import Sample
-from anomalyncd.errors import RunError, SettingsError
+from anomalyncd.errors import RunError
 from anomalyncd.regions.records import ImageRecord, RegionRecord
-from anomalyncd.run import tables
-from anomalyncd.run.tables import (
-    assign,
-    check_table,
-    manifest,
-    read_csv,
-    read_history,
-    read_results,
-    to_csv,
-    write_table,
-)
+from anomalyncd.run.folder import RunFolder
+from anomalyncd.run.tables import REGION_COLUMNS, assign, manifest, read_csv, read_history, read_results, to_csv
 
 NAMES = {0: "normal", 1: "dent", 2: "class 2"}
 
@@ -62,7 +51,7 @@ def test_images_regions_and_their_tables_by_hand() -> None:
     assert found.images["n_regions"].tolist() == [0, 2, 1, 1, 3]
     assert found.regions["label"].tolist() == [1, 2, 0, -1, 0, 2, -1]
     assert found.regions["probability"].tolist() == [0.9, 0.8, 1, 0, 1, 1, 0]
-    assert list(found.regions.columns) == list(tables.REGION_COLUMNS)
+    assert list(found.regions.columns) == list(REGION_COLUMNS)
     assert found.regions.iloc[1][["image", "region", "x", "y", "width", "height"]].tolist() == ["1.png", 1, 1, 2, 3, 4]
 
 
@@ -90,7 +79,7 @@ def test_without_normal_the_first_class_is_1() -> None:
 def test_no_region_and_no_image_at_all() -> None:
     found = run_assign([image(0), image(1)], [], [], [0, 1, 2])
     assert found.labels.tolist() == [0, 0] and found.probabilities.tolist() == [[1, 0, 0], [1, 0, 0]]
-    assert len(found.regions) == 0 and list(found.regions.columns) == list(tables.REGION_COLUMNS)
+    assert len(found.regions) == 0 and list(found.regions.columns) == list(REGION_COLUMNS)
     assert run_assign([image(0, error="bad")], [], [], [0, 1, 2]).probabilities.shape == (0, 3)
 
 
@@ -100,7 +89,7 @@ def test_the_manifest_lists_every_file() -> None:
         Sample("1.png", Path("1.png")),
         Sample("2", np.zeros((2, 2, 3))),
     ]
-    table = manifest([image(0, 2), image(1, error="damaged"), image(2, note="odd")], items)
+    table = manifest([image(0, 2), image(1, error="damaged"), image(2, note="odd")], items, Path("run"))
     assert table["file"].tolist() == [str(Path("0.png").absolute()), str(Path("1.png").absolute()), ""]
     assert table["map"].tolist() == [str(Path("0.npy").absolute()), "", ""]
     assert table["status"].tolist() == ["ok", "skipped", "ok"]
@@ -129,31 +118,6 @@ def test_csv_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert to_csv(again) == to_csv(table)
 
 
-def test_write_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = pd.DataFrame({"image": ["ü"], "label": [1]})
-    write_table(table, tmp_path / "new" / "out.CSV")
-    assert (tmp_path / "new" / "out.CSV").read_bytes() == "image,label\nü,1\n".encode()
-    with pytest.raises(SettingsError, match=r"\.csv or \.parquet"):
-        check_table(tmp_path / "out.xlsx")
-    (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(RunError, match="this is a folder"):
-        write_table(table, tmp_path / "folder.csv")
-    monkeypatch.setattr(tables, "find_spec", lambda _: None)
-    with pytest.raises(SettingsError, match=r"pip install 'anomalyncd\[parquet\]'"):
-        check_table(tmp_path / "out.parquet")
-
-
-def test_write_table_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(io.FileIO):
-        def write(self, data: object) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "open", lambda path, mode: io.BufferedWriter(Full(path, mode)))
-    with pytest.raises(RunError, match=r"out\.csv: cannot be written \(No space left"):
-        write_table(pd.DataFrame({"image": ["a"]}), tmp_path / "out.csv")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b'a,b\n"1'], ids=["empty", "not UTF-8", "broken off"])
 def test_a_damaged_table_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "images.csv").write_bytes(content)
@@ -164,6 +128,8 @@ def test_a_damaged_table_is_named(content: bytes, tmp_path: Path) -> None:
 def test_results_of_an_unfinished_or_damaged_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"expected a finished run with images\.csv"):
         read_results(tmp_path)
+    with RunFolder(tmp_path).writing():
+        pass
     (tmp_path / "images.csv").write_text("image,label,class_name\na,1,x\n")
     with pytest.raises(RunError, match=r"manifest\.csv"):
         read_results(tmp_path)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from anomalyncd.config import CropConfig
 from anomalyncd.export.coco import run_lengths as of_whole_image
-from anomalyncd.regions.find import CropRule
 from anomalyncd.serve.metrics import Metrics
 from anomalyncd.serve.shapes import RunBudget, TooManyRunsError, region_shapes, run_lengths
 from anomalyncd.serve.uploads import Upload, UploadError, parse
@@ -87,9 +87,9 @@ def test_runs_are_counted_before_they_are_made(shape, below):
 def test_a_region_thinner_than_a_pixel_is_its_box():
     mask = np.zeros((100, 100), bool)
     mask[:, 51] = True
-    (shape,) = region_shapes(mask, (10, 10), CropRule(), 1)
+    (shape,) = region_shapes(mask, (10, 10), CropConfig(), 1)
     assert shape.shape == (10, 1) and shape.all()
-    assert [s.shape for s in region_shapes(None, (4, 5), CropRule(), 1)] == [(4, 5)], "the whole image"
+    assert [s.shape for s in region_shapes(None, (4, 5), CropConfig(), 1)] == [(4, 5)], "the whole image"
 
 
 def test_figures_are_text_that_prometheus_reads():

@@ -17,6 +17,7 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances, silhouette_
 from threadpoolctl import threadpool_limits
 
 Floats = npt.NDArray[np.float32]
+Points = npt.NDArray[np.float64]
 RESAMPLES = 20
 SHARE = 0.9  # of the regions in a resample
 BLOBS = 10  # data sets without classes, for comparison
@@ -64,7 +65,7 @@ def estimate_count(
     *,
     kinds: Sequence[Floats] = (),
     seed: int = 0,
-    on_step: Callable[[], None] | None = None,
+    on_step: Callable[[], None] = lambda: None,
 ) -> CountEstimate:
     """Estimate the number of clusters among unit vectors.
 
@@ -109,13 +110,15 @@ def estimate_count(
     blob_stability = falling.fit_transform(candidates, np.mean([found.mean(axis=0) for _, found in blobs], axis=0))
     noise = np.median(np.std([found.mean(axis=0) for _, found in blobs], axis=0))
 
-    def above_blob(stable: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def above_blob(stable: Points) -> Points:
         # Share of what there is to gain; the noise keeps it small where a blob is as stable as anything can be.
-        share: npt.NDArray[np.float64] = (stable - blob_stability) / (1 - blob_stability + max(noise, 1e-6))
+        share: Points = (stable - blob_stability) / (1 - blob_stability + max(noise, 1e-6))
         return np.clip(share, 0, None)
 
-    gains = [np.clip(apart.mean(axis=0) - blob_silhouette, 0, None) * above_blob(stable.mean(axis=0))
-             for apart, stable in ((silhouettes, stabilities), *blobs)]  # fmt: skip
+    gains = [
+        np.clip(apart.mean(axis=0) - blob_silhouette, 0, None) * above_blob(stable.mean(axis=0))
+        for apart, stable in ((silhouettes, stabilities), *blobs)
+    ]
     by_chance = [gain.max() for gain in gains[1:]]
     is_blob = gains[0].max() <= np.mean(by_chance) + 3 * np.std(by_chance)
     scores = np.clip(silhouettes, 0, None) * above_blob(stabilities) * agreement  # (resamples, K)
@@ -129,10 +132,8 @@ def estimate_count(
     if is_blob or not score.any():
         tied = likely = np.ones(1)
     return CountEstimate(
-        count=int(tied.min()), low=int(likely.min()), high=int(likely.max()),
-        candidates=candidates, silhouette=silhouette.tolist(), stability=stability.tolist(),
-        agreement=agreement.tolist(), blob_silhouette=blob_silhouette.tolist(), blob_stability=blob_stability.tolist(),
-        score=score.tolist(), error=error,
+        int(tied.min()), int(likely.min()), int(likely.max()), candidates, silhouette.tolist(), stability.tolist(),
+        agreement.tolist(), blob_silhouette.tolist(), blob_stability.tolist(), score.tolist(), error,
     )  # fmt: skip
 
 
@@ -141,7 +142,7 @@ def n_steps(n_kinds: int = 0) -> int:
     return RESAMPLES + BLOB_RESAMPLES * BLOBS + (RESAMPLES // 2 if n_kinds > 1 else 0)
 
 
-def _principal(features: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _principal(features: Floats) -> tuple[Points, Points]:
     """Coordinates (R, d) along the main axes and their deviations (d,): distances hardly change, and k-means is faster."""
     centred = features.astype(np.float64) - features.mean(axis=0, dtype=np.float64)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
@@ -150,11 +151,8 @@ def _principal(features: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[n
 
 
 def _agreement(
-    kinds: list[npt.NDArray[np.float64]],
-    candidates: list[int],
-    rng: np.random.Generator,
-    on_step: Callable[[], None] | None,
-) -> npt.NDArray[np.float64]:
+    kinds: list[Points], candidates: list[int], rng: np.random.Generator, on_step: Callable[[], None]
+) -> Points:
     """(K,) mean over resamples and over all pairs of kinds; 1 where there are not two of them."""
     if len(kinds) < 2:
         return np.ones(len(candidates))
@@ -165,16 +163,14 @@ def _agreement(
             seed = int(rng.integers(2**31))
             labels = [KMeans(k, n_init=STARTS, random_state=seed).fit_predict(kind[chosen]) for kind in kinds]
             found[row, column] = np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels, 2)])
-        if on_step is not None:
-            on_step()
-    mean: npt.NDArray[np.float64] = np.clip(found.mean(axis=0), 0, None)
-    return mean
+        on_step()
+    mean: Points = found.mean(axis=0)
+    return np.clip(mean, 0, None)
 
 
 def _resampled(
-    points: npt.NDArray[np.float64], candidates: list[int], count: int, rng: np.random.Generator,
-    on_step: Callable[[], None] | None,
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:  # fmt: skip
+    points: Points, candidates: list[int], count: int, rng: np.random.Generator, on_step: Callable[[], None]
+) -> tuple[Points, Points]:
     """Silhouettes (count, K) of resamples, and how far the clustering of each agrees with those of all others."""
     silhouettes = np.empty((count, len(candidates)))
     labels = np.empty((count, len(candidates), len(points)), np.int64)
@@ -184,14 +180,11 @@ def _resampled(
         np.fill_diagonal(distances, 0)
         for column, k in enumerate(candidates):
             found = KMeans(k, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[chosen])
-            distinct = len(np.unique(found.labels_))
-            enough = distinct == k < len(chosen)
-            silhouettes[row, column] = (
-                silhouette_score(distances, found.labels_, metric="precomputed") if enough else -1.0
-            )
+            silhouettes[row, column] = -1.0
+            if len(np.unique(found.labels_)) == k < len(chosen):
+                silhouettes[row, column] = silhouette_score(distances, found.labels_, metric="precomputed")
             labels[row, column] = found.predict(points)
-        if on_step is not None:
-            on_step()
+        on_step()
     agree = np.zeros((count, count, len(candidates)))
     for a, b in combinations(range(count), 2):
         agree[a, b] = agree[b, a] = [adjusted_rand_score(labels[a, c], labels[b, c]) for c in range(len(candidates))]

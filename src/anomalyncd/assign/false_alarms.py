@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
-LEAST_IMAGES = 8  # of fewer, five numbers of two groups can't be told
+LEAST_IMAGES = 8  # fewer do not tell the five numbers that two bell curves have
 LEAST_SPREAD = 0.02  # of a group, as a share of all scores' range: scores that happen to be equal are no group
 STRONG = 10.0  # difference of BIC that counts as very strong evidence (Kass and Raftery, 1995)
 LEAST_EXPLAINED = 0.6  # share of the variance; 2/π = 0.64 for the best split of one bell curve
@@ -74,10 +74,12 @@ def _two_groups(scaled: npt.NDArray[np.float64], share: float) -> GaussianMixtur
     """Two bell curves for sorted scores (N, 1), the search begun with this share of images in the lower group."""
     parts = np.split(scaled[:, 0], [min(max(2, round(share * len(scaled))), len(scaled) - 2)])
     spreads = [max(float(part.var()), LEAST_SPREAD**2) for part in parts]
-    mixture = GaussianMixture(
-        2, reg_covar=LEAST_SPREAD**2, max_iter=300, weights_init=[len(part) / len(scaled) for part in parts],
-        means_init=[[part.mean()] for part in parts], precisions_init=[[[1 / spread]] for spread in spreads],
-    )  # fmt: skip
+    start = {
+        "weights_init": [len(part) / len(scaled) for part in parts],
+        "means_init": [[part.mean()] for part in parts],
+        "precisions_init": [[[1 / spread]] for spread in spreads],
+    }
+    mixture = GaussianMixture(2, reg_covar=LEAST_SPREAD**2, max_iter=300, **start)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a start that wanders is not the best one
         return mixture.fit(scaled)

@@ -1,4 +1,4 @@
-"""Few regions that lie apart from all others: rare kinds of defect that no class of its own was made for."""
+"""Outliers: a few regions far from all others, such as a rare kind of defect that got no class of its own."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
 Floats = npt.NDArray[np.float32]
-LARGEST = 5  # regions of a small group
+LARGEST = 5  # regions of a group
 FAR = 3.0  # robust standard deviations above the median
 BLOCK = 1024
 
 
-def small_groups(features: Floats) -> list[list[int]]:
-    """Groups of at most `LARGEST` regions without anything near them, and single outliers.
+def outlier_groups(features: Floats) -> list[list[int]]:
+    """Groups of 1 to `LARGEST` regions without anything else near them.
 
-    A region belongs to one if even the sixth region like it is far off: further than in nearly all other cases, by the
-    median and its absolute deviation. Such regions are one group where they are less than half as far from each other.
+    A region is an outlier if even its fifth nearest neighbour is far off: further than for nearly all other regions, by
+    the median and its absolute deviation. Outliers that are less than half as far from each other are one group.
 
     Parameters
     ----------
@@ -31,17 +31,14 @@ def small_groups(features: Floats) -> list[list[int]]:
     --------
     >>> noise = np.random.default_rng(0).normal(0, 0.05, (44, 3))
     >>> x = np.eye(3)[[0] * 40 + [1] * 3 + [2]] + noise
-    >>> small_groups((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32))
+    >>> outlier_groups((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32))
     [[40, 41, 42], [43]]
     """
     if len(features) <= 2 * LARGEST:
         return []
-    distance = np.concatenate(
-        [
-            np.partition(1 - features[start : start + BLOCK] @ features.T, LARGEST, axis=1)[:, LARGEST]
-            for start in range(0, len(features), BLOCK)
-        ]
-    )  # to the sixth nearest, itself counted as the first of six
+    blocks = (features[start : start + BLOCK] for start in range(0, len(features), BLOCK))
+    # (R,) to the fifth nearest other region; the nearest of all is the region itself.
+    distance = np.concatenate([np.partition(1 - rows @ features.T, LARGEST, axis=1)[:, LARGEST] for rows in blocks])
     logs = np.log(np.maximum(distance, 1e-6))
     middle = np.median(logs)
     apart = np.flatnonzero(logs > middle + FAR * 1.4826 * np.median(np.abs(logs - middle)))

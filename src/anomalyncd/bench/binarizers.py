@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ..binarize import Binarizer, make_binarizer
-from ..binarize.base import BinarizeResult
+from ..binarize import Binarizer, BinarizeResult, FixedThreshold, MEBin, Otsu
 from ..binarize.prepare import binarizer_for, prepare_map
 from ..config import make_config, read_config
 from ..data.dataset import Sample
@@ -80,14 +79,10 @@ def fit_binarizers(maps: Iterable[NDArray[np.floating]], mebin: Binarizer | None
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of holes in maps, which `heat` leaves empty
-        otsu = make_binarizer("otsu").fit(maps)
-        mebin = (mebin or make_binarizer("mebin")).fit(maps)
-    rivals = {f"fixed {level}": make_binarizer("fixed", threshold=level) for level in FIXED}
-    for rival in rivals.values():
-        rival.low_, rival.high_ = (
-            otsu.low_,
-            otsu.high_,
-        )  # both scale by the ends of all maps: no need to read them again
+        otsu = Otsu().fit(maps)
+        mebin = (mebin or MEBin()).fit(maps)
+    # Both scale by the ends of all maps: no need to read them again.
+    rivals = {f"fixed {level}": FixedThreshold(level).set_state(otsu.get_state()) for level in FIXED}
     return {"Otsu": otsu, **rivals, "MEBin": mebin}
 
 

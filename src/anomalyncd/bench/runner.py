@@ -21,10 +21,10 @@ from ..checksums import stable_hash
 from ..config import Config, make_config, merge_layers
 from ..detect import DETECTORS
 from ..discovery.maps import pinned
-from ..discovery.model import FORMAT as RUN_FORMAT
 from ..errors import AnomalyNCDError, DataError, SettingsError
 from ..model.backbone import resolve_name
 from ..progress import Silent
+from ..run.folder import FORMAT as RUN_FORMAT
 from ..run.folder import RunFolder
 from ..run.store import file_identity
 from ..run.tables import to_csv

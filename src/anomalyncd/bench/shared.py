@@ -50,9 +50,10 @@ def borrow(kept: Path, run: Path) -> None:
         if folder.is_done(stage, key):
             return
         folder.start(stage, key, "base")
-        shutil.copytree(kept / "base", run / f"base{PARTIAL}")
-        shutil.rmtree(run / "base", ignore_errors=True)  # begun there and broken off
-        (run / f"base{PARTIAL}").rename(run / "base")
+        partial = folder.place(f"base{PARTIAL}")
+        shutil.copytree(kept / "base", partial)
+        folder.remove("base")  # begun there and broken off
+        partial.rename(folder.place("base"))
         folder.finish(stage, key)
 
 
@@ -65,7 +66,7 @@ def keep(run: Path, kept: Path) -> None:
     partial = Path(f"{kept}{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run / "base", partial / "base")
-    RunFolder(partial).write_json(STAGES, {stage: {"key": key, "done": True}})
+    RunFolder(partial).finish(stage, key)
     shutil.rmtree(kept, ignore_errors=True)
     partial.rename(kept)
 

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 class BinarizeResult:
     """A binarized anomaly map.
 
-    Attributes:
-        mask: (H, W) bool, True on anomalous regions.
-        threshold: the threshold used, in the map's own units; nan when there is no region.
-        n_regions: number of 8-connected regions of `mask`.
-        counts: (n_thresholds,) int32, number of regions at every threshold tried, high → low threshold.
+    mask : (H, W) bool, True on anomalous regions
+    threshold : the threshold used, in the map's own units; nan when there is no region
+    n_regions : number of 8-connected regions of `mask`
+    counts : (n_thresholds,) int32, number of regions at every threshold tried, high → low threshold
     """
 
     mask: npt.NDArray[np.bool_]
@@ -36,20 +35,12 @@ class BinarizeResult:
     counts: npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class MapStatistics:
-    """What one pass over the fitting maps collects (finite values only)."""
-
-    smallest: float
-    smallest_maximum: float
-    largest: float
-
-
 class Binarizer(ABC):
     """Anomaly maps → masks. `fit` learns the value range of a set of maps; later maps are treated alike.
 
-    Attributes:
-        low_, high_: the fitted range, in the maps' own units.
+    Attributes
+    ----------
+    low_, high_ : the fitted range, in the maps' own units
     """
 
     low_: float
@@ -59,47 +50,38 @@ class Binarizer(ABC):
     def binarize(self, anomaly_map: npt.ArrayLike) -> BinarizeResult:
         """(H, W) map of any real dtype → mask, threshold and number of regions."""
 
-    @abstractmethod
-    def _range(self, statistics: MapStatistics) -> tuple[float, float]:
-        """The range (low, high) for maps with these statistics."""
+    def _range(self, smallest: float, smallest_maximum: float, largest: float) -> tuple[float, float]:
+        """The range for maps with this smallest value, smallest of the maps' maxima, and largest value."""
+        return smallest, largest
 
     def fit(self, maps: Iterable[npt.ArrayLike]) -> Self:
         """Learn the range in one pass. maps: (H, W) arrays of any real dtype and size, or a generator."""
-        self.low_, self.high_ = self._range(_collect_statistics(maps))
+        self.low_, self.high_ = self._range(*_collect_statistics(maps))
         return self
 
     def normalize(self, anomaly_map: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """(H, W) map → (H, W) float32 in 0 … 1: low_ becomes 0 and high_ becomes 1, clipped."""
-        return self._normalize(self._checked(anomaly_map))
+        """(H, W) map → (H, W) float32 in 0 … 1: low_ becomes 0 and high_ becomes 1, clipped; NaN and infinity become 0."""
+        self._check_fitted()
+        values = as_float_map(anomaly_map)
+        finite = np.isfinite(values)
+        if not finite.all():
+            warn_not_finite(values, stacklevel=3)
+            values = np.where(finite, values, np.finfo(np.float32).min)
+        if not self.low_ < self.high_:
+            return np.zeros_like(values)
+        # The range of two float32 may exceed float32.
+        scaled = (values.astype(np.float64) - self.low_) / (self.high_ - self.low_)
+        return np.clip(scaled, 0, 1).astype(np.float32)
 
     def get_state(self) -> dict[str, float]:
         """What `fit` learned, as plain numbers for storing with a model."""
         self._check_fitted()
         return {"low": self.low_, "high": self.high_}
 
-    @classmethod
-    def from_state(cls, state: Mapping[str, float], **settings: object) -> Self:
-        """A fitted binarizer from `get_state()` and the constructor's settings."""
-        binarizer = cls(**settings)
-        binarizer.low_, binarizer.high_ = float(state["low"]), float(state["high"])
-        return binarizer
-
-    def _normalize(self, finite_map: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        if not self.low_ < self.high_:
-            return np.zeros_like(finite_map)
-        # The range of two float32 may exceed float32.
-        scaled = (finite_map.astype(np.float64) - self.low_) / (self.high_ - self.low_)
-        return np.clip(scaled, 0, 1).astype(np.float32)
-
-    def _checked(self, anomaly_map: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """The map as C-contiguous float32, its non-finite pixels replaced by the lowest float32."""
-        self._check_fitted()
-        values = as_float_map(anomaly_map)
-        finite = np.isfinite(values)
-        if finite.all():
-            return values
-        warn_not_finite(values, stacklevel=4)
-        return np.where(finite, values, np.finfo(np.float32).min)
+    def set_state(self, state: Mapping[str, float]) -> Self:
+        """Take what `get_state` gave in the place of `fit`."""
+        self.low_, self.high_ = float(state["low"]), float(state["high"])
+        return self
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "high_"):
@@ -109,9 +91,10 @@ class Binarizer(ABC):
 def as_float_map(anomaly_map: npt.ArrayLike, name: str = "anomaly map") -> npt.NDArray[np.float32]:
     """Any real 2-D, non-empty array → C-contiguous (H, W) float32; values beyond float32 become infinite.
 
-    Examples:
-        >>> as_float_map([[0, 1], [2, 3]]).dtype
-        dtype('float32')
+    Examples
+    --------
+    >>> as_float_map([[0, 1], [2, 3]]).dtype
+    dtype('float32')
     """
     array = np.asarray(anomaly_map)
     if array.ndim != 2 or array.size == 0:
@@ -149,7 +132,8 @@ def check_whole_number(name: str, value: object, smallest: int, largest: int | N
         raise SettingsError(f"{name} must be a whole number {expected}, but got {value!r}.")
 
 
-def _collect_statistics(maps: Iterable[npt.ArrayLike]) -> MapStatistics:
+def _collect_statistics(maps: Iterable[npt.ArrayLike]) -> tuple[float, float, float]:
+    """Smallest value, smallest of the maps' maxima, and largest value, of finite pixels only."""
     smallest, smallest_maximum, largest = math.inf, math.inf, -math.inf
     n_maps = n_bad_maps = n_bad_pixels = 0
     for n_maps, anomaly_map in enumerate(maps, start=1):
@@ -173,4 +157,4 @@ def _collect_statistics(maps: Iterable[npt.ArrayLike]) -> MapStatistics:
             f"{n_bad_pixels} pixels of {n_bad_maps} of {n_maps} anomaly maps are NaN or infinite; they are left out.",
             stacklevel=4,
         )
-    return MapStatistics(smallest, smallest_maximum, largest)
+    return smallest, smallest_maximum, largest

@@ -17,14 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SettingsError
-from .base import (
-    Binarizer,
-    BinarizeResult,
-    MapStatistics,
-    as_float_map,
-    check_whole_number,
-    warn_not_finite,
-)
+from .base import Binarizer, BinarizeResult, as_float_map, check_whole_number, warn_not_finite
 from .sweep import count_regions
 
 Rule = Literal["longest_run", "most_frequent"]
@@ -33,26 +26,27 @@ Rule = Literal["longest_run", "most_frequent"]
 class MEBin(Binarizer):
     """Binarize every map at the lowest threshold of its most stable range of thresholds.
 
-    Parameters:
-        n_thresholds: thresholds tried between the ends of the fitted range, 1 … 255 (the paper's T).
-        min_interval: a range of fewer thresholds than this is not stable: no region (the paper's τ).
-        erosion: side in map pixels of the square that erodes the mask, 0 = off.
-        rule: "longest_run" (the authors' code): the number of regions that owns the longest run of
-            thresholds; "most_frequent" (the paper): the most frequent number of regions, at its longest run.
-        has_normal: the fitting set holds normal images, so the least of the maps' maxima is that of a
-            normal one.
+    Parameters
+    ----------
+    n_thresholds : thresholds tried between the ends of the fitted range, 1 … 255 (the paper's T)
+    min_interval : a range of fewer thresholds than this is not stable: no region (the paper's τ)
+    erosion : side in map pixels of the square that erodes the mask, 0 = off
+    rule : "longest_run" (the authors' code): the number of regions that owns the longest run of thresholds;
+        "most_frequent" (the paper): the most frequent number of regions, at its longest run
+    has_normal : the fitting set holds normal images, so the least of the maps' maxima is that of a normal one
 
-    Attributes:
-        low_, high_: the range of thresholds in the maps' own units, the smallest and the largest of the maps'
-            maxima. Where these are equal, or with `has_normal=False`, low_ is the smallest value of all maps.
+    Attributes
+    ----------
+    low_, high_ : the range of thresholds in the maps' own units, the smallest and the largest of the maps' maxima. Where
+        these are equal, or with `has_normal=False`, low_ is the smallest value of all maps.
 
-    Examples:
-        >>> import numpy as np
-        >>> normal, defect = np.full((64, 64), 0.1), np.full((64, 64), 0.1)
-        >>> defect[10:30, 10:40] = 0.9
-        >>> result = MEBin().fit([normal, defect]).binarize(defect)
-        >>> result.n_regions, int(result.mask.sum()), round(result.threshold, 3)
-        (1, 375, 0.109)
+    Examples
+    --------
+    >>> normal, defect = np.full((64, 64), 0.1), np.full((64, 64), 0.1)
+    >>> defect[10:30, 10:40] = 0.9
+    >>> result = MEBin().fit([normal, defect]).binarize(defect)
+    >>> result.n_regions, int(result.mask.sum()), round(result.threshold, 3)
+    (1, 375, 0.109)
     """
 
     def __init__(
@@ -78,13 +72,14 @@ class MEBin(Binarizer):
     def binarize(self, anomaly_map: npt.ArrayLike) -> BinarizeResult:
         """Find the main regions of one map.
 
-        Args:
-            anomaly_map: (H, W) of any real dtype. NaN and infinite pixels are never foreground.
+        Parameters
+        ----------
+        anomaly_map : (H, W) of any real dtype. NaN and infinite pixels are never foreground.
 
-        Returns:
-            The eroded mask at the chosen threshold, with exactly `n_regions` regions, and the number of
-            regions at every threshold. Empty mask and threshold nan when no range of thresholds is
-            stable.
+        Returns
+        -------
+        The eroded mask at the chosen threshold, with exactly `n_regions` regions, and the number of regions at every
+        threshold. Empty mask and threshold nan when no range of thresholds is stable.
         """
         self._check_fitted()
         values = as_float_map(anomaly_map)
@@ -100,11 +95,9 @@ class MEBin(Binarizer):
         mask = np.greater_equal(levels, self.n_thresholds - run.last, out=levels.view(np.bool_))
         return BinarizeResult(mask, threshold, run.count, counts)
 
-    def _range(self, statistics: MapStatistics) -> tuple[float, float]:
-        low = statistics.smallest_maximum
-        if low == statistics.largest or not self.has_normal:
-            low = statistics.smallest
-        return low, statistics.largest
+    def _range(self, smallest: float, smallest_maximum: float, largest: float) -> tuple[float, float]:
+        is_range = self.has_normal and smallest_maximum != largest
+        return smallest_maximum if is_range else smallest, largest
 
 
 @dataclass(frozen=True)
@@ -123,9 +116,10 @@ class Run:
 def thresholds(n_thresholds: int) -> npt.NDArray[np.float32]:
     """(n_thresholds,) float32 thresholds, high → low, on maps whose fitted range is scaled to 0 … 255.
 
-    Examples:
-        >>> thresholds(64)[[0, 1, 63]].tolist()
-        [255.0, 251.0, 3.0]
+    Examples
+    --------
+    >>> thresholds(64)[[0, 1, 63]].tolist()
+    [255.0, 251.0, 3.0]
     """
     return (255 - np.arange(n_thresholds) * (256 / n_thresholds)).astype(np.float32)
 
@@ -137,14 +131,16 @@ def choose_run(counts: npt.ArrayLike, min_interval: int, rule: Rule = "longest_r
     stable first (at a higher threshold) wins; of two equally long runs of one count, the one at lower
     thresholds. With rule "most_frequent" the smaller of two equally frequent counts wins.
 
-    Args:
-        counts: (n_thresholds,) numbers of regions, high → low threshold.
+    Parameters
+    ----------
+    counts : (n_thresholds,) numbers of regions, high → low threshold
 
-    Examples:
-        >>> choose_run([0, 1, 1, 2, 2, 2, 1, 1], min_interval=3)
-        Run(count=2, first=3, last=5)
-        >>> choose_run([0, 1, 1, 2, 2, 2, 1, 1], min_interval=2, rule="most_frequent")
-        Run(count=1, first=6, last=7)
+    Examples
+    --------
+    >>> choose_run([0, 1, 1, 2, 2, 2, 1, 1], min_interval=3)
+    Run(count=2, first=3, last=5)
+    >>> choose_run([0, 1, 1, 2, 2, 2, 1, 1], min_interval=2, rule="most_frequent")
+    Run(count=1, first=6, last=7)
     """
     numbers: list[int] = np.asarray(counts).tolist()
     candidates = set(numbers) - {0}

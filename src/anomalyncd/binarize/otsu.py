@@ -7,13 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from .base import (
-    Binarizer,
-    BinarizeResult,
-    MapStatistics,
-    check_whole_number,
-    threshold_once,
-)
+from .base import Binarizer, BinarizeResult, check_whole_number, threshold_once
 
 N_BINS = 256
 
@@ -21,17 +15,19 @@ N_BINS = 256
 class Otsu(Binarizer):
     """Binarize every map where its histogram splits best into two classes.
 
-    Parameters:
-        erosion: side in map pixels of the square that erodes the mask, 0 = off.
+    Parameters
+    ----------
+    erosion : side in map pixels of the square that erodes the mask, 0 = off
 
-    Attributes:
-        low_, high_: smallest and largest value of the fitting maps, the ends of the histogram of 256 bins.
+    Attributes
+    ----------
+    low_, high_ : smallest and largest value of the fitting maps, the ends of the histogram of 256 bins
 
-    Examples:
-        >>> import numpy as np
-        >>> result = Otsu().fit([np.eye(8)]).binarize(np.eye(8))
-        >>> result.n_regions, int(result.mask.sum())
-        (1, 8)
+    Examples
+    --------
+    >>> result = Otsu().fit([np.eye(8)]).binarize(np.eye(8))
+    >>> result.n_regions, int(result.mask.sum())
+    (1, 8)
     """
 
     def __init__(self, erosion: int = 0) -> None:
@@ -50,19 +46,18 @@ class Otsu(Binarizer):
         level = (split + 1) / N_BINS
         return threshold_once(scaled, level, self.low_ + level * (self.high_ - self.low_), self.erosion)
 
-    def _range(self, statistics: MapStatistics) -> tuple[float, float]:
-        return statistics.smallest, statistics.largest
-
 
 def otsu_split(histogram: npt.NDArray[np.int64]) -> int | None:
     """The last bin of the lower class where the variance between classes is largest; None if one bin is used.
 
-    Args:
-        histogram: (n_bins,) numbers of pixels.
+    Parameters
+    ----------
+    histogram : (n_bins,) numbers of pixels
 
-    Examples:
-        >>> otsu_split(np.array([5, 4, 0, 0, 3, 2]))
-        1
+    Examples
+    --------
+    >>> otsu_split(np.array([5, 4, 0, 0, 3, 2]))
+    1
     """
     weights = histogram / histogram.sum()
     below = np.cumsum(weights)

@@ -13,22 +13,28 @@ from ..config import BinarizeConfig
 from ..data.dataset import Sample, Source
 from ..data.maps import read_map
 from ..errors import BadFileError, DataError
-from . import make_binarizer
 from .base import Binarizer, BinarizeResult
+from .fixed import FixedThreshold
+from .mebin import MEBin
+from .otsu import Otsu
 
 FloatMap = npt.NDArray[np.float32]
 
 
 def binarizer_for(config: BinarizeConfig, *, has_normal: bool) -> Binarizer:
-    """The configured binariser, not fitted yet."""
-    if config.method == "mebin":
-        return make_binarizer(
-            "mebin", n_thresholds=config.n_thresholds, min_interval=config.min_interval, erosion=config.erosion,
-            rule=config.rule, has_normal=has_normal,
-        )  # fmt: skip
+    """The configured binariser, not fitted yet.
+
+    Examples
+    --------
+    >>> binarizer_for(BinarizeConfig(method="fixed", fixed_threshold=0.7), has_normal=True).threshold
+    0.7
+    """
+    if config.method == "otsu":
+        return Otsu()
     if config.method == "fixed":
-        return make_binarizer("fixed", threshold=config.fixed_threshold)
-    return make_binarizer("otsu")
+        return FixedThreshold(config.fixed_threshold)
+    sweep = (config.n_thresholds, config.min_interval, config.erosion)
+    return MEBin(*sweep, rule=config.rule, has_normal=has_normal)
 
 
 def prepare_map(source: Source, min_size: int) -> FloatMap:

@@ -35,21 +35,19 @@ def find_events(
 ) -> tuple[Bytes, bool, Bytes, Ints, Ints, Indices]:
     """Erode a map and find the events of adding its pixels from high to low rank.
 
-    Args:
-        values: (H, W) float32, C-contiguous; NaN and infinite pixels exceed no threshold.
-        low, high: the values scaled to 0 and 255; where they are equal, no pixel exceeds any threshold.
-        thresholds: (T,) float32, from 255 down in steps of 256 / T; foreground is above.
-        erosion: side of the square that erodes, 0 = off. Pixels outside the map don't count.
+    Parameters
+    ----------
+    values, low, high, thresholds, erosion : see `sweep.count_regions`
 
-    Returns:
-        levels: (H, W) uint8, how many of the thresholds a pixel exceeds.
-        all_finite: whether no value is NaN or infinite.
-        marks: (H, stride) uint8, see above; meaningless where the level is 0. The stride is W rounded up to
-            whole blocks.
-        births_before: (H * stride / BLOCK,) int32, number of births in all blocks before a block that has
-            births; meaningless for blocks that have none.
-        births_of_level: (T + 1,) int32, number of births at each level.
-        edges: (n_edges, 3) uint32. The regions of two pixels (places in marks.ravel()) join, and the level.
+    Returns
+    -------
+    levels : (H, W) uint8, how many of the thresholds a pixel exceeds
+    all_finite : whether no value is NaN or infinite
+    marks : (H, stride) uint8, see above; meaningless where the level is 0. The stride is W rounded up to whole blocks.
+    births_before : (H * stride / BLOCK,) int32, number of births in all blocks before a block that has births; meaningless
+        for blocks that have none
+    births_of_level : (T + 1,) int32, number of births at each level
+    edges : (n_edges, 3) uint32. The regions of two pixels (places in marks.ravel()) join, and the level.
     """
     height, width = values.shape
     if not 0 < high - low < np.inf:
@@ -161,11 +159,12 @@ def _erode_across(window: Row, place: int, running: Row, out: Row, levels: Bytes
     Rows come in groups of S. The last S rows are the end of the previous group, whose minima from any row to
     its end are known, and the beginning of this group, whose minimum is kept as rows come in.
 
-    Args:
-        window: (S + 1, W) uint16: up to `place` the rows of this group; behind, minima of the previous one;
-            the last row is always HIGHEST.
-        running: (W,) uint16, the minimum of this group so far; updated.
-        out, levels: (W,), written: the minimum, and its high byte.
+    Parameters
+    ----------
+    window : (S + 1, W) uint16: up to `place` the rows of this group; behind, minima of the previous one; the last row is
+        always HIGHEST
+    running : (W,) uint16, the minimum of this group so far; updated
+    out, levels : (W,), written: the minimum, and its high byte
     """
     newest, previous = window[place], window[place + 1]
     if place == 0:
@@ -222,10 +221,11 @@ def _collect(
 ) -> tuple[int, int]:
     """Number the births of one row and list its saddles in lists[0]. Returns the number of both.
 
-    Args:
-        words: (stride / 8,), the marks read eight at a time.
-        n_births: number of births in all rows before.
-        lists: (3, stride + 1), overwritten.
+    Parameters
+    ----------
+    words : (stride / 8,), the marks read eight at a time
+    n_births : number of births in all rows before
+    lists : (3, stride + 1), overwritten
     """
     saddles, births, places = lists[0], lists[1], lists[2]
     # Lists are filled without branches: nobody can predict where the events are.

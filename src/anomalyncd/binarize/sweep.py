@@ -22,22 +22,24 @@ def count_regions(
 ) -> tuple[Ints, Bytes, bool]:
     """Number of 8-connected regions of a map, thresholded and eroded, at every threshold.
 
-    Args:
-        values: (H, W) float32, C-contiguous; NaN and infinite pixels exceed no threshold.
-        low, high: the values scaled to 0 and 255; where they are equal, no pixel exceeds any threshold.
-        thresholds: (T,) float32, from 255 down in steps of 256 / T; foreground is above.
-        erosion: side of the square that erodes, 0 = off. Pixels outside the map don't count.
+    Parameters
+    ----------
+    values : (H, W) float32, C-contiguous; NaN and infinite pixels exceed no threshold
+    low, high : the values scaled to 0 and 255; where they are equal, no pixel exceeds any threshold
+    thresholds : (T,) float32, from 255 down in steps of 256 / T; foreground is above
+    erosion : side of the square that erodes, 0 = off. Pixels outside the map don't count.
 
-    Returns:
-        (T,) int32, number of regions at every threshold; (H, W) uint8, how many of the thresholds each
-        pixel exceeds after erosion, so that `levels >= T - j` are the regions of threshold j; and whether
-        all values are finite.
+    Returns
+    -------
+    (T,) int32, number of regions at every threshold; (H, W) uint8, how many of the thresholds each pixel exceeds after
+    erosion, so that `levels >= T - j` are the regions of threshold j; and whether all values are finite.
 
-    Examples:
-        >>> values = np.array([[9, 0, 6], [0, 0, 0], [5, 5, 5]], np.float32)
-        >>> counts, levels, all_finite = count_regions(values, 0, 9, np.array([255, 127], np.float32), 0)
-        >>> counts.tolist(), levels.tolist()
-        ([0, 3], [[1, 0, 1], [0, 0, 0], [1, 1, 1]])
+    Examples
+    --------
+    >>> values = np.array([[9, 0, 6], [0, 0, 0], [5, 5, 5]], np.float32)
+    >>> counts, levels, all_finite = count_regions(values, 0, 9, np.array([255, 127], np.float32), 0)
+    >>> counts.tolist(), levels.tolist()
+    ([0, 3], [[1, 0, 1], [0, 0, 0], [1, 1, 1]])
     """
     levels, all_finite, marks, births_before, births_of_level, edges = find_events(
         values, np.float32(low), np.float32(high), thresholds, erosion

@@ -150,7 +150,7 @@ def predict(
     quiet: opt.Quiet = False,
 ) -> None:
     """Class new IMAGES with the model of a run."""
-    from ..run.tables import TableWriter, check_table
+    from ..run.writer import TableWriter, check_table
     from .fitted import load_fitted
 
     opt.not_both(maps, masks)

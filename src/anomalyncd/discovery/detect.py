@@ -66,7 +66,7 @@ def detect_images(
     if fitted is not None and fitted.resolve() == out.resolve():
         raise SettingsError(f"{out}: the maps would replace the detector that makes them. Choose another folder.")
     normal_images = gather_normal(normal).samples
-    with RunFolder(out).writing() as folder, logging_to(out / LOG, progress, "detect_images") as log:
+    with RunFolder(out).writing() as folder, logging_to(folder.place(LOG), progress, "detect_images") as log:
         for note in inputs.notes:
             log.warn(note)
         started = time.perf_counter()
@@ -74,7 +74,7 @@ def detect_images(
             folder, inputs.samples, config, log, normal=normal_images, fitted=fitted, protected=True
         )
         seconds = time.perf_counter() - started
-        if not (out / IMAGES_TABLE).exists():  # else these are the settings of a whole run
+        if not folder.place(IMAGES_TABLE).exists():  # else these are the settings of a whole run
             folder.write_text("config.yaml", config.to_yaml())
         rows = zip(table["image"], table["message"], strict=True)
         skipped = report_files([ImageRecord(i, name, error=why) for i, (name, why) in enumerate(rows)], log)
@@ -84,7 +84,7 @@ def detect_images(
         folder.write_text(SCORES, to_csv(scores))
         metrics = evaluate_maps(items, table, truth, config, log)
         if metrics is None:
-            (out / METRICS).unlink(missing_ok=True)
+            folder.remove(METRICS)
         else:
             folder.write_json(METRICS, {name: value for name, value in asdict(metrics).items() if value is not None})
     return DetectionRun(out / MAPS, scores, metrics, skipped, seconds)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
-import safetensors.numpy
 from safetensors import SafetensorError
 
 from .. import __version__
 from ..assign.false_alarms import false_alarm_threshold
 from ..binarize.base import Binarizer
 from ..binarize.prepare import binarizer_for, fit_binarizer
-from ..checksums import stable_hash
+from ..checksums import seal, stable_hash, unseal
 from ..config import Config
 from ..data.dataset import Dataset, Sample
 from ..detect import Detector
@@ -29,8 +28,10 @@ from ..model.backbone import MaskGuidedViT
 from ..model.device import choose_device
 from ..regions.extract import Extractor
 from ..regions.records import report_files
+from ..run.finished import read_corrections
 from ..run.folder import (
     CLASS_NAMES,
+    FORMAT,
     GROUPS,
     IMAGES_TABLE,
     MANIFEST,
@@ -45,8 +46,8 @@ from ..run.store import RegionStore, file_identity, fingerprint
 from ..run.tables import Assignment, assign, manifest, read_history, to_csv
 from .learning import Training
 from .maps import make_maps, pinned
-from .model import FORMAT, DiscoveryModel, make_encoder, read_names, restore_binarizer
-from .relearn import groups_table, hold, read_corrections
+from .model import DiscoveryModel, make_encoder, read_names, restore_binarizer
+from .relearn import groups_table, hold
 from .torchrun import labelled_regions
 
 T = TypeVar("T")
@@ -92,7 +93,6 @@ class Discover:
             )
         self.given_names, self.corrections = read_names(self.folder.path), read_corrections(self.folder.path)
         self.folder.write_text("config.yaml", self.config.to_yaml())
-        given = inputs.samples
         if self.config.detect.name:
             inputs = self._timed("maps", lambda: self._maps(inputs, normal, detector))
         range_key = stable_hash(
@@ -124,7 +124,7 @@ class Discover:
             result.images["true_label"] = [truth.get(name) for name in result.images["image"]]
         result.regions["crop"] = [novel.crop_name(region) for region in novel.regions]
         self.folder.write_text(GROUPS, to_csv(groups_table(self.model, parts, result.regions)))
-        self._write_tables(novel, result, given)
+        self._write_tables(novel, result, inputs.samples)
         return Discovery(self.model, result, skipped, read_history(self.folder.path), self.seconds)
 
     def _maps(self, inputs: Dataset, normal: Sequence[Sample], detector: Detector | None) -> Dataset:
@@ -156,7 +156,7 @@ class Discover:
         """What an earlier call left, unless it is damaged."""
         if self.folder.is_done("range", key):
             try:
-                stored = json.loads((self.folder.path / RANGE).read_text())
+                stored = json.loads(self.folder.place(RANGE).read_text())
                 return restore_binarizer(self.config, stored), [float(score) for score in stored["scores"]]
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 pass
@@ -172,11 +172,11 @@ class Discover:
             return RegionStore(self.folder).fill(inputs.samples, make, key, advance)
 
     def _base(self, base: Dataset, key: str) -> RegionSet:
-        crop = self.config.crop.model_copy(update={"max_regions": BASE_REGIONS, "no_region": "normal"})
+        crop = self.config.crop.model_copy(update={"no_region": "normal"})
         config = self.config.model_copy(update={"crop": crop, "has_normal": True})
 
         def make() -> Extractor:
-            return Extractor(config, None, make_encoder(self._vit(), config))
+            return Extractor(config, None, make_encoder(self._vit(), config), most_regions=BASE_REGIONS)
 
         with self.progress.task("Labelled base set", len(base.samples)) as advance:
             store = RegionStore(self.folder, "base").fill(base.samples, make, key, advance)
@@ -204,7 +204,7 @@ class Discover:
         if novel.regions:
             parts = Training(self.folder, self.config, self.progress, self.model, self.threshold)(novel, base)
             if self.config.learn.train_last_block:
-                self.folder.write(RETRAINED, safetensors.numpy.save(dict(parts)))
+                self.folder.write(RETRAINED, seal(parts, {}))
             self.model.fit_unknown(parts, novel.regions)
         else:
             if not len(self.model.classes):
@@ -223,7 +223,7 @@ class Discover:
         try:
             model = DiscoveryModel.read(self.folder.path, device=self.config.device, names=False)
             retrained = bool(model.classifier and model.classifier.last_block)
-            parts = safetensors.numpy.load_file(self.folder.path / RETRAINED) if retrained else novel.parts
+            parts = unseal(self.folder.place(RETRAINED))[0] if retrained else novel.parts
         except (RunError, OSError, SafetensorError):
             return None
         model.names |= {k: name for k, name in self.given_names.items() if k in model.names}
@@ -235,7 +235,7 @@ class Discover:
         return parts
 
     def _write_tables(self, novel: RegionStore, result: Assignment, items: Sequence[Sample]) -> None:
-        self.folder.write_text(MANIFEST, to_csv(manifest(novel.images, items)))
+        self.folder.write_text(MANIFEST, to_csv(manifest(novel.images, items, self.folder.path)))
         self.folder.write_text(REGIONS_TABLE, to_csv(result.regions))
         self.folder.write_json(CLASS_NAMES, {str(k): name for k, name in self.model.names.items()})
         self.folder.write_text(IMAGES_TABLE, to_csv(result.images))  # last: where it is, the run is whole

@@ -78,7 +78,7 @@ class Training:
             together.work_on(lesson.to_json_dict()),
         ):
             self.model.classifier = fit_classifier(
-                lesson.regions(novel), base, count, self.config, vit, workspace=self.folder.path / novel.tokens,
+                lesson.regions(novel), base, count, self.config, vit, workspace=self.folder.place(novel.tokens),
                 normal=lesson.normal, on_view=lambda _: on_view(),
                 on_epoch=lambda row: on_epoch(1, f"loss {row['loss']:.4f}"), team=together,
             )  # fmt: skip

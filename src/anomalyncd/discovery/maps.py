@@ -7,7 +7,6 @@ import inspect
 import io
 import json
 import reprlib
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,10 +31,9 @@ from ..model.backbone import resolve_name
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord, report_files
-from ..run.folder import IMAGES_TABLE, PARTIAL, RunFolder
+from ..run.folder import FORMAT, IMAGES_TABLE, PARTIAL, RunFolder
 from ..run.store import content_order, file_identity, file_stem, fingerprint
 from ..run.tables import read_csv, to_csv
-from .model import FORMAT
 
 DETECTOR = "detector"  # folder of the fitted detector inside a run
 CHECKSUMS = "detector.json"  # of its files
@@ -120,6 +118,7 @@ def _defaults(kind: type) -> dict[str, object]:
 
 def stored_config(run: Path) -> Config:
     """Settings of an earlier run that keeps a fitted detector."""
+    RunFolder(run).recover()
     if not (run / DETECTOR).is_dir():
         raise RunError(
             f"{run}: expected a folder of `anomalyncd detect`, or a run whose maps a detector made, but it has no "
@@ -133,7 +132,7 @@ def stored_config(run: Path) -> Config:
 
 def detect_again(run: Path, config: Config) -> Detector:
     """The detector of a finished run, for new images."""
-    if not _is_whole(run):
+    if not _is_whole(RunFolder(run)):
         raise RunError(
             f"{run / DETECTOR}: the stored detector is damaged, its checksums do not fit. Call the command that "
             "made it again."
@@ -175,17 +174,13 @@ def make_maps(
     key = stable_hash(
         FORMAT, __version__, config.detect.model_dump(), config.model.backbone, config.random_state, config.precision,
         None if weights is None else file_identity(weights), fingerprint(items), fingerprint(normal),
-        [] if fitted is None else [file_identity(path) for path in sorted((fitted / DETECTOR).rglob("*"))],
+        [] if fitted is None else [file_identity(fitted / name) for name in RunFolder(fitted).files(DETECTOR)],
         *([file_identity(Path(own))] if isinstance(own, str) else []), *([] if detector is None else _state(detector)),
     )  # fmt: skip
-    with_maps = [replace(item, map=folder.path / name) for item, name in zip(items, map_names(items), strict=True)]
-    if (
-        folder.is_done("maps", key)
-        and _is_whole(folder.path)
-        and (known := _stored_scores(folder, with_maps)) is not None
-    ):
+    with_maps = [replace(item, map=folder.place(name)) for item, name in zip(items, map_names(items), strict=True)]
+    if folder.is_done("maps", key) and _is_whole(folder) and (known := _stored_scores(folder, with_maps)) is not None:
         return with_maps, known
-    if protected and (folder.path / IMAGES_TABLE).exists():
+    if protected and folder.place(IMAGES_TABLE).exists():
         raise RunError(
             f"{folder.path}: here is a finished run of other images or settings, which these maps would replace. Choose "
             "another folder."
@@ -322,11 +317,11 @@ def _warn_of_overlap(items: Sequence[Sample], normal: Sequence[Sample], progress
 
 def _save(detector: Detector, folder: RunFolder) -> None:
     """Into an empty folder, whatever a killed call may have left."""
-    partial, target = folder.path / f"{DETECTOR}{PARTIAL}", folder.path / DETECTOR
+    partial = folder.place(DETECTOR + PARTIAL)
     detector.save(partial)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
-    folder.write_json(CHECKSUMS, _checksums(target))
+    folder.remove(DETECTOR)
+    partial.rename(folder.place(DETECTOR))
+    folder.write_json(CHECKSUMS, _checksums(folder))
 
 
 def _state(detector: Detector) -> Sequence[object]:
@@ -334,32 +329,28 @@ def _state(detector: Detector) -> Sequence[object]:
     with tempfile.TemporaryDirectory(prefix="anomalyncd-") as place:
         try:
             detector.save(Path(place) / DETECTOR)
-            return sorted(_checksums(Path(place) / DETECTOR).items())
+            return sorted(_checksums(RunFolder(Path(place))).items())
         except Exception:  # a user's own code may raise anything; then nothing is known to be the same
             return [uuid.uuid4().hex]
 
 
-def _is_whole(run: Path) -> bool:
-    """Whether the stored detector is there as it was written; one of an earlier version, without checksums, is believed."""
-    path = run / CHECKSUMS
-    if not path.exists():
-        return (run / DETECTOR).is_dir()
+def _is_whole(folder: RunFolder) -> bool:
+    """Whether the stored detector is there as it was written."""
     try:
-        return bool(json.loads(path.read_text(encoding="utf-8")) == _checksums(run / DETECTOR))
+        return bool(json.loads(folder.place(CHECKSUMS).read_text(encoding="utf-8")) == _checksums(folder))
     except (OSError, ValueError, RecursionError):
         return False
 
 
-def _checksums(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file, by its name inside the folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): sha256(path) for path in files}
+def _checksums(folder: RunFolder) -> dict[str, str]:
+    """SHA-256 of each file of the detector, by its name inside its folder."""
+    return {name.removeprefix(f"{DETECTOR}/"): sha256(folder.path / name) for name in folder.files(DETECTOR)}
 
 
 def _stored_scores(folder: RunFolder, items: Sequence[Sample]) -> pd.DataFrame | None:
     """What an earlier call wrote; None where a map is gone, or a file can be read that could not be read then."""
     try:
-        table = read_csv(folder.path / MAP_SCORES).fillna({"message": ""})
+        table = read_csv(folder.place(MAP_SCORES)).fillna({"message": ""})
         failed = {name for name, why in zip(table["image"], table["message"], strict=True) if why}
     except (RunError, KeyError):
         return None

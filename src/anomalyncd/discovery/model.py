@@ -26,13 +26,12 @@ from ..learn.classifier import Classifier, Parts
 from ..learn.features import RegionEncoder, TokenNetwork
 from ..regions.extract import Extractor
 from ..regions.records import RegionRecord
-from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
+from ..run.folder import CLASS_NAMES, FORMAT, MODEL_FILE, RunFolder
 
 if TYPE_CHECKING:  # a model is read, and its exported form runs, without torch
     from ..model.backbone import MaskGuidedViT
 
 Say = Callable[[str], None]  # called with one line before slow steps, such as a download
-FORMAT = 4  # of all that a run folder holds
 
 
 @dataclass
@@ -254,8 +253,7 @@ def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
     settings = config.model
     vit = MaskGuidedViT(
         load_vit(settings.backbone, file=settings.weights, progress=say), guidance=settings.guidance,
-        guided_blocks=settings.guided_blocks, mask_threshold=settings.mask_threshold, keep_thin=settings.keep_thin,
-        precision=config.precision,
+        guided_blocks=settings.guided_blocks, keep_thin=settings.keep_thin, precision=config.precision,
     )  # fmt: skip
     return vit.to(choose_device(config.device)).eval()
 
@@ -267,6 +265,4 @@ def make_encoder(network: TokenNetwork, config: Config) -> RegionEncoder:
 
 def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
     """The configured binariser with a range fitted earlier."""
-    binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
-    binarizer.low_, binarizer.high_ = float(state["low"]), float(state["high"])
-    return binarizer
+    return binarizer_for(config.binarize, has_normal=config.has_normal).set_state(state)

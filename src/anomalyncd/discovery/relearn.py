@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import safetensors.numpy
 
-from ..assign.outliers import small_groups
+from ..assign.outliers import outlier_groups
+from ..checksums import unseal
 from ..errors import DataError, RunError
 from ..labels import default_name
 from ..learn.classifier import Parts
@@ -19,6 +19,7 @@ from ..learn.cluster import centres
 from ..learn.refine import refine
 from ..progress import Silent
 from ..regions.records import ImageRecord, RegionRecord
+from ..run.finished import read_corrections
 from ..run.folder import (
     CLASS_NAMES,
     CORRECTIONS,
@@ -117,8 +118,7 @@ class RunState:
 def read_state(folder: RunFolder, device: str = "auto") -> RunState:
     """A finished run, whole; device : for the model, should it look at new images."""
     model = DiscoveryModel.read(folder.path, device=device)
-    images, regions = read_csv(folder.path / IMAGES_TABLE), read_csv(folder.path / REGIONS_TABLE)
-    files = read_csv(folder.path / MANIFEST)
+    images, regions, files = (read_csv(folder.place(name)) for name in (IMAGES_TABLE, REGIONS_TABLE, MANIFEST))
     store = RegionStore(folder).read(len(files))
     found = [(region.image, region.region) for region in store.regions]
     if found != list(zip(regions["image"], regions["region"], strict=True)):
@@ -127,7 +127,7 @@ def read_state(folder: RunFolder, device: str = "auto") -> RunState:
         )
     parts: Parts = store.parts
     if model.classifier is not None and model.classifier.last_block:
-        parts = safetensors.numpy.load_file(folder.path / RETRAINED)
+        parts, _ = unseal(folder.place(RETRAINED))
     fixed = np.zeros(len(regions), bool)
     place = {key: row for row, key in enumerate(found)}
     fixed[[place[key] for key in read_corrections(folder.path) if key in place]] = True
@@ -136,15 +136,6 @@ def read_state(folder: RunFolder, device: str = "auto") -> RunState:
         model, store.images, store.regions, parts, regions["label"].to_numpy(np.int64), fixed, truth,
         regions["crop"].tolist(), files,
     )  # fmt: skip
-
-
-def read_corrections(run: Path) -> dict[Key, int]:
-    """(image, region) → class that a person decided on."""
-    if not (run / CORRECTIONS).exists():
-        return {}
-    table = read_csv(run / CORRECTIONS)
-    keys = zip(table["image"], table["region"].astype(int), strict=True)
-    return dict(zip(keys, table["label"].astype(int), strict=True))
 
 
 def learn_again(
@@ -182,7 +173,7 @@ def groups_table(model: DiscoveryModel, parts: Parts, regions: pd.DataFrame) -> 
     """Regions apart from all others, too few for a class or too odd for theirs: the table groups.csv."""
     found: list[list[int]] = []
     if model.classifier is not None and len(regions):
-        found = small_groups(model.classifier.space.transform(parts))
+        found = outlier_groups(model.classifier.space.transform(parts))
     rows = [place for group in found for place in group]
     table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)
     table.insert(0, "group", [number for number, group in enumerate(found, start=1) for _ in group])

@@ -108,6 +108,6 @@ def learn(lesson: Lesson, team: Team) -> None:
 
     novel, base, config, vit = team.attempt(read)
     fit_classifier(
-        lesson.regions(novel), base, lesson.n_classes, config, vit, workspace=folder.path / novel.tokens,
+        lesson.regions(novel), base, lesson.n_classes, config, vit, workspace=folder.place(novel.tokens),
         normal=lesson.normal, team=team,
     )  # fmt: skip

@@ -113,7 +113,7 @@ def _changed(item: Sample, since: int) -> bool:
 def _new_items(run: Path, state: RunState, inputs: Dataset) -> tuple[list[Sample], dict[str, str], list[str]]:
     """Items that the run does not hold yet, under names that it does not use yet; their truth; names of the others."""
     files = dict(zip(state.manifest["file"].fillna(""), state.manifest["status"], strict=True))  # the last one counts
-    written = (run / MANIFEST).stat().st_mtime_ns
+    written = RunFolder(run).place(MANIFEST).stat().st_mtime_ns
     names = {record.id for record in state.images}
     items, truth, known = [], {}, []
     for item in inputs.samples:
@@ -159,7 +159,7 @@ def _joined(state: RunState, store: RegionStore, items: Sequence[Sample], truth:
     probabilities, _ = model.recognize(parts, new)
     nothing = np.isnan(probabilities).any(axis=1)
     labels = np.where(nothing, -1, model.classes[np.nan_to_num(probabilities).argmax(axis=1)])
-    rows = manifest(store.images[n_images:], items)
+    rows = manifest(store.images[n_images:], items, store.run.path)
     return replace(
         state, images=store.images, regions=store.regions, parts=store.parts,
         labels=np.concatenate([state.labels, labels.astype(np.int64)]),

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from .. import __version__
 from ..errors import RunError, SettingsError
-from ..run.folder import PARTIAL
+from ..run.folder import PARTIAL, RunFolder
 from ..runtime.folder import MARKER
 from .source import Image
 
@@ -54,7 +54,12 @@ def whole_folder(out: Path, format: str, notes: Mapping[str, Any]) -> Iterator[P
 
 
 def check_outside(out: Path, run: Path, images: list[Image]) -> None:
-    """An export among the images would be taken for images by the next call that reads their folder."""
+    """An export among the images would be taken for images by the next call that reads their folder.
+
+    One that lies in the run must not be led out of it by a link.
+    """
+    if Path(os.path.abspath(out)).is_relative_to(os.path.abspath(run)):
+        RunFolder(run).place(os.path.relpath(out, run))
     place = out.resolve()
     if place.is_relative_to(run.resolve()):  # which is outside: `discover` has seen to it
         return
@@ -111,6 +116,8 @@ def _check_free(out: Path, format: str) -> None:
     found = {path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()} - {MARKER}
     advice = f"Choose another --out, or remove {out} yourself."
     try:
+        if not (out / MARKER).is_file():  # a pipe would never end
+            raise FileNotFoundError
         marker = json.loads((out / MARKER).read_text(encoding="utf-8"))
         other, own = marker["format"], set(marker["files"])
     except FileNotFoundError:

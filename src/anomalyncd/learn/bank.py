@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,14 +21,24 @@ from .network import ViewBatch
 from .views import random_view
 
 Indices = npt.NDArray[np.int64]
+Vectors = npt.NDArray[np.floating]
 # (i) → crop (S, S, 3) uint8 and mask (S, S) bool; crops are read when needed, never all at once
 CropReader = Callable[[int], tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]]
 
 
-class Views(Protocol):
-    """Two views of each of some regions."""
+@dataclass(frozen=True)
+class Crops:
+    """What random views are made of: `count` crops, each read when it is needed; `size` : side of a view in pixels."""
 
-    def __len__(self) -> int: ...
+    read: CropReader
+    count: int
+    size: int
+
+
+class Views(Protocol):
+    """Two views of each of some regions; `team` : processes that share each batch."""
+
+    team: Team
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
         """Two different views of each region, drawn with `rng`; where several processes train, of this one's share only.
@@ -46,11 +57,8 @@ class VectorViews:
     team : processes that share each batch
     """
 
-    def __init__(self, vectors: npt.NDArray[np.floating], device: torch.device, team: Team = ALONE) -> None:
+    def __init__(self, vectors: Vectors, device: torch.device, team: Team = ALONE) -> None:
         self.vectors, self.team = torch.from_numpy(vectors).to(device).half(), team
-
-    def __len__(self) -> int:
-        return len(self.vectors)
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
         first, second = self.draw(indices, rng)
@@ -77,14 +85,11 @@ class BankViews:
         tokens: npt.NDArray[np.floating],
         keep: npt.NDArray[np.bool_],
         device: torch.device,
-        vectors: npt.NDArray[np.floating] | None = None,
+        vectors: Vectors | None = None,
         team: Team = ALONE,
     ) -> None:
         self.tokens, self.keep, self.device, self.team = tokens, keep, device, team
         self.vectors = None if vectors is None else VectorViews(vectors, device, team)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
         own = self.team.share(len(indices))
@@ -104,32 +109,20 @@ class BankViews:
 class FreshViews:
     """New random views in every epoch, through the trunk each time: the plain way, for a GPU."""
 
-    def __init__(
-        self,
-        vit: MaskGuidedViT,
-        crops: CropReader,
-        count: int,
-        input_size: int,
-        vectors: npt.NDArray[np.floating] | None = None,
-        team: Team = ALONE,
-    ) -> None:
-        self.vit, self.crops, self.count, self.input_size, self.team = vit, crops, count, input_size, team
-        self.device = next(vit.parameters()).device
-        self.vectors = None if vectors is None else VectorViews(vectors, self.device, team)
-
-    def __len__(self) -> int:
-        return self.count
+    def __init__(self, vit: MaskGuidedViT, crops: Crops, vectors: Vectors | None = None, team: Team = ALONE) -> None:
+        self.vit, self.crops, self.team = vit, crops, team
+        self.vectors = None if vectors is None else VectorViews(vectors, next(vit.parameters()).device, team)
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
         vectors = (None, None) if self.vectors is None else self.vectors.draw(indices, rng)
         own = self.team.share(len(indices))
         # A seed for each view of the whole batch, so that a view is the same in whichever process it is computed.
         seeds = rng.integers(2**63, size=(2, len(indices)))
-        pictures = [self.crops(int(index)) for index in indices[own]]
+        pictures = [self.crops.read(int(index)) for index in indices[own]]
         batches = []
         for vector, drawn in zip(vectors, seeds[:, own], strict=True):
             views = [
-                random_view(crop, mask, self.input_size, np.random.default_rng(seed))
+                random_view(crop, mask, self.crops.size, np.random.default_rng(seed))
                 for (crop, mask), seed in zip(pictures, drawn, strict=True)
             ]
             batches.append(ViewBatch(vector, *run_trunk(self.vit, views)))
@@ -139,21 +132,19 @@ class FreshViews:
 def fill_bank(
     path: Path,
     vit: MaskGuidedViT,
-    crops: CropReader,
-    count: int,
+    crops: Crops,
     *,
     n_views: int,
-    input_size: int,
     batch_size: int,
-    seed: Sequence[int],
+    seed: int,
     on_region: Callable[[int], None] | None = None,
     team: Team = ALONE,
 ) -> None:
     """Compute V random views of every crop and write their tokens to `path`: tokens.npy (R, V, N, C) float16 and
     keep.npy (R, V, P) bool, both memory maps, so that memory does not grow with R. Each process of a team fills in its
     share of the regions; `on_region` tells of those."""
-    patches = (input_size // vit.patch_size[0]) * (input_size // vit.patch_size[1])
-    shape = (count, n_views, vit.n_prefix + patches, vit.width)
+    patches = (crops.size // vit.patch_size[0]) * (crops.size // vit.patch_size[1])
+    shape = (crops.count, n_views, vit.n_prefix + patches, vit.width)
 
     def begin() -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -164,14 +155,14 @@ def fill_bank(
                 "lower learn.bank_views, or set learn.views to fresh."
             )
         np.lib.format.open_memmap(path / "tokens.npy", mode="w+", dtype=np.float16, shape=shape)
-        np.lib.format.open_memmap(path / "keep.npy", mode="w+", dtype=np.bool_, shape=(count, n_views, patches))
+        np.lib.format.open_memmap(path / "keep.npy", mode="w+", dtype=np.bool_, shape=(crops.count, n_views, patches))
 
     def fill() -> None:
         tokens, keep = (np.lib.format.open_memmap(path / name, mode="r+") for name in ("tokens.npy", "keep.npy"))
-        for index in range(team.rank, count, team.size):
-            rng = np.random.default_rng([*seed, index])
-            crop, mask = crops(index)
-            views = [random_view(crop, mask, input_size, rng) for _ in range(n_views)]
+        for index in range(team.rank, crops.count, team.size):
+            rng = np.random.default_rng([seed, index])
+            crop, mask = crops.read(index)
+            views = [random_view(crop, mask, crops.size, rng) for _ in range(n_views)]
             for start in range(0, n_views, batch_size):
                 chunk = slice(start, start + batch_size)
                 out, kept = run_trunk(vit, views[chunk])

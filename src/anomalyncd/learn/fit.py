@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,14 @@ import torch
 
 from ..config import Config, LearnConfig
 from ..model.backbone import MaskGuidedViT
-from .bank import BankViews, CropReader, FreshViews, VectorViews, Views, fill_bank, open_bank
+from .bank import BankViews, CropReader, Crops, FreshViews, VectorViews, Views, fill_bank, open_bank
 from .classifier import Classifier, Parts
 from .cluster import centres, check_enough, kmeans, semi_supervised_kmeans
 from .distributed import ALONE, Team
 from .features import FeatureSpace
+from .losses import Temperatures
 from .network import RegionNet, last_part
-from .trainer import train
+from .trainer import Targets, train
 
 BANK = "bank.partial"  # a run sweeps such names away, so a killed one leaves nothing behind
 
@@ -103,12 +105,24 @@ def fit_classifier(
             contrastive=learn.contrastive_weight > 0,
         ).to(device)  # fmt: skip
     if learn.start == "clusters" and team.leads:  # the others are given the leader's network
-        _start_from_clusters(net, space, novel, base, n_classes, config.random_state, normal)
+        _start_from_clusters(net, space, novel, base, config.random_state, normal)
 
-    result = train(
-        net, _views(sets, vectors, config, vit, workspace, on_view, team), labels, scores, learn, n_base=n_base,
-        normal=None if normal is None else n_base + normal, seed=config.random_state, on_epoch=on_epoch, team=team,
-    )  # fmt: skip
+    views: Views
+    if not learn.train_last_block:
+        assert vectors is not None
+        views = VectorViews(vectors, device, team)
+    else:
+        crops = Crops(partial(_read_crop, sets), len(labels), config.model.input_size)
+        if is_banked(learn, device):
+            fill_bank(
+                workspace / BANK, vit, crops, n_views=learn.bank_views, batch_size=config.batch_size,
+                seed=config.random_state, on_region=on_view, team=team,
+            )  # fmt: skip
+            views = BankViews(*open_bank(workspace / BANK), device, vectors, team)
+        else:
+            views = FreshViews(vit, crops, vectors, team)
+    targets = Targets(labels, scores, n_base, None if normal is None else n_base + normal)
+    result = train(net, views, targets, learn, seed=config.random_state, on_epoch=on_epoch)
     if team.leads:
         shutil.rmtree(workspace / BANK, ignore_errors=True)
     weight = net.heads.weight[result.best_head].detach().cpu().numpy()
@@ -116,7 +130,7 @@ def fit_classifier(
     if learn.train_last_block:
         last_block = {name: value.cpu().numpy().copy() for name, value in net.last.state_dict().items()}
         net.last.requires_grad_(False)
-    return Classifier(space, weight, n_base, learn.student_temperature, last_block, result.history)
+    return Classifier(space, weight, n_base, Temperatures.student, last_block, result.history)
 
 
 def is_banked(learn: LearnConfig, device: torch.device) -> bool:
@@ -125,71 +139,42 @@ def is_banked(learn: LearnConfig, device: torch.device) -> bool:
 
 
 def _start_from_clusters(
-    net: RegionNet, space: FeatureSpace, novel: RegionSet, base: RegionSet | None, n_classes: int, seed: int,
-    normal: int | None,
-) -> None:  # fmt: skip
+    net: RegionNet, space: FeatureSpace, novel: RegionSet, base: RegionSet | None, seed: int, normal: int | None
+) -> None:
     """Point each head at the clusters of one k-means run of its own, and at the means of the base classes.
 
     What has no members (regions that are all alike make fewer clusters than asked for) keeps the direction it began with.
     """
-    features = space.transform(novel.parts)
+    features = space.transform(novel.parts)  # (R, D)
     pinned = np.zeros(len(novel), dtype=bool) if novel.pinned is None else novel.pinned
     known = np.empty((0, features.shape[1]), np.float32)
     if base is not None and base.labels is not None:
         known = centres(space.transform(base.parts), base.labels, int(base.labels.max()) + 1)
-    for head in range(len(net.heads.directions)):
+    n_heads, n_outputs, _ = net.heads.directions.shape
+    n_classes = n_outputs - len(known)
+    for head in range(n_heads):
         own_seed = (seed * 1000 + head) % 2**32
         if pinned.any():
-            examples = features[pinned]
-            found = semi_supervised_kmeans(
-                features[~pinned], examples, np.zeros(len(examples), np.int64), n_classes - 1, own_seed
-            )
+            of_normal = np.zeros(pinned.sum(), np.int64)
+            found = semi_supervised_kmeans(features[~pinned], features[pinned], of_normal, n_classes - 1, own_seed)
         else:
             labels = kmeans(features, n_classes, own_seed)
-            if normal is not None:
-                labels = _weakest_first(labels, novel.scores, n_classes, normal)
             found = centres(features, labels, n_classes)
-        start = torch.from_numpy(np.concatenate([known, found]))
+            if normal is not None:  # most likely false alarms
+                weakest = _weakest(labels, novel.scores, n_classes)
+                found[[normal, weakest]] = found[[weakest, normal]]
         directions = net.heads.directions[head].detach()
-        start = start.to(directions.device)
+        start = torch.from_numpy(np.concatenate([known, found])).to(directions.device)  # (B + K, D)
         net.heads.start_from(head, torch.where(start.any(dim=1, keepdim=True), start, directions))
 
 
-def _weakest_first(
-    labels: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], n_classes: int, normal: int
-) -> npt.NDArray[np.int64]:
-    """Swap numbers so that the cluster with the lowest mean score, most likely false alarms, is the normal class."""
-    means = [scores[labels == k].mean() if (labels == k).any() else np.inf for k in range(n_classes)]
-    weakest = int(np.argmin(means))
-    swap = np.arange(n_classes)
-    swap[[normal, weakest]] = [weakest, normal]
-    return swap[labels]
+def _weakest(labels: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], n_clusters: int) -> int:
+    """The cluster with the lowest mean score."""
+    means = [scores[labels == k].mean() if (labels == k).any() else np.inf for k in range(n_clusters)]
+    return int(np.argmin(means))
 
 
-def _views(
-    sets: list[RegionSet],
-    vectors: npt.NDArray[np.float16] | None,
-    config: Config,
-    vit: MaskGuidedViT,
-    workspace: Path,
-    on_view: Callable[[int], None] | None,
-    team: Team,
-) -> Views:
-    device = next(vit.parameters()).device
-    if not config.learn.train_last_block:
-        assert vectors is not None
-        return VectorViews(vectors, device, team)
-    count = sum(len(s) for s in sets)
-    size = config.model.input_size
-
-    def crops(index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-        first = len(sets[0])
-        return sets[0].crops(index) if index < first else sets[1].crops(index - first)
-
-    if not is_banked(config.learn, device):
-        return FreshViews(vit, crops, count, size, vectors, team)
-    fill_bank(
-        workspace / BANK, vit, crops, count, n_views=config.learn.bank_views, input_size=size,
-        batch_size=config.batch_size, seed=[config.random_state], on_region=on_view, team=team,
-    )  # fmt: skip
-    return BankViews(*open_bank(workspace / BANK), device, vectors, team)
+def _read_crop(sets: Sequence[RegionSet], index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """One crop and its mask, numbered over the sets one after the other."""
+    first = len(sets[0])
+    return sets[0].crops(index) if index < first else sets[1].crops(index - first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +13,28 @@ from torch import Tensor, nn
 
 from ..config import LearnConfig
 from .bank import Indices, Views
-from .distributed import ALONE, Team
-from .losses import LossParts, Temperatures, objective, teacher_temperature
+from .losses import Temperatures, objective, teacher_temperature
 from .network import RegionNet
 
 FINAL_LEARNING_RATE = 1e-3  # share of the first one that the cosine schedule ends at
+MOMENTUM = 0.9
+WEIGHT_DECAY = 5e-5
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is known of R regions before training.
+
+    labels : (R,) base class of labelled regions, −1 for the others
+    scores : (R,) float32 crop scores in 0 … 1
+    n_base : number of base classes, which are the first outputs
+    normal : output of the normal class, or None
+    """
+
+    labels: npt.NDArray[np.int64]
+    scores: npt.NDArray[np.float32]
+    n_base: int = 0
+    normal: int | None = None
 
 
 @dataclass(frozen=True)
@@ -34,73 +52,63 @@ class Trained:
 def train(
     net: RegionNet,
     views: Views,
-    labels: npt.NDArray[np.int64],
-    scores: npt.NDArray[np.float32],
+    targets: Targets,
     config: LearnConfig,
     *,
-    n_base: int,
-    normal: int | None,
     seed: int,
     on_epoch: Callable[[dict[str, float]], None] | None = None,
-    team: Team = ALONE,
+    teacher: Callable[[int], float] = teacher_temperature,
 ) -> Trained:
     """Minimise the objective over `config.epochs`.
+
+    Where `views` belong to several processes, all of them call this with the same arguments.
 
     Parameters
     ----------
     views : source of two views of each of R regions
-    labels : (R,) base class of labelled regions, −1 for the others
-    scores : (R,) crop scores in 0 … 1
-    n_base : number of base classes; normal : output of the normal class, or None
-    team : processes that all call this with the same arguments, and with views of their own share of each batch
+    targets : of the same R regions
+    on_epoch : called with each row of the history
+    teacher : epoch → τ_t
     """
     device = next(net.parameters()).device
-    label_tensor = torch.from_numpy(labels).to(device)
-    score_tensor = torch.from_numpy(scores).to(device)
-    optimiser = torch.optim.SGD(
-        parameter_groups(net, config.weight_decay), lr=config.learning_rate, momentum=config.momentum
-    )
+    labels, scores = (torch.from_numpy(values).to(device) for values in (targets.labels, targets.scores))  # (R,) each
+    optimiser = torch.optim.SGD(parameter_groups(net), lr=config.learning_rate, momentum=MOMENTUM)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimiser, T_max=max(config.epochs, 1), eta_min=config.learning_rate * FINAL_LEARNING_RATE
     )
     history: list[dict[str, float]] = []
     best_head = 0
-    team.equalize(net)
+    views.team.equalize(net)
     net.train()
     for epoch in range(config.epochs):
         # One generator an epoch: an epoch's draws do not depend on how the ones before it were reached.
         rng = np.random.default_rng([seed, epoch])
-        temperatures = Temperatures(
-            contrastive=config.contrastive_temperature,
-            supervised_contrastive=config.supervised_temperature,
-            student=config.student_temperature,
-            teacher=teacher_temperature(
-                epoch, *config.teacher_temperature, epochs=config.teacher_epochs, step=config.teacher_step
-            ),
-        )
-        order = sample_epoch(labels, rng)
+        step = partial(
+            objective, n_base=targets.n_base, normal=targets.normal, temperatures=Temperatures(teacher=teacher(epoch)),
+            supervised_weight=config.supervised_weight, entropy_weight=config.entropy_weight,
+            contrastive_weight=config.contrastive_weight, correction_threshold=config.correction_threshold,
+        )  # fmt: skip
+        order = sample_epoch(targets.labels, rng)
         totals: dict[str, float] = {}
-        head_loss = torch.zeros(net.heads.directions.shape[0], device=device)
+        head_loss = torch.zeros(net.heads.directions.shape[0], device=device)  # (M,)
+        n_seen = 0
         for start in range(0, len(order), config.batch_size):
             indices = order[start : start + config.batch_size]
             if len(indices) < 2 and len(order) > 1:
                 continue  # a contrast needs company
-            logits, projections = _outputs(net, views, indices, rng, team)
-            parts, per_head = objective(
-                logits, projections, label_tensor[indices], score_tensor[indices],
-                n_base=n_base, normal=normal, temperatures=temperatures,
-                supervised_weight=config.supervised_weight, entropy_weight=config.entropy_weight,
-                contrastive_weight=config.contrastive_weight, correction_threshold=config.correction_threshold,
-            )  # fmt: skip
+            parts, per_head = step(*_outputs(net, views, indices, rng), labels[indices], scores[indices])
             optimiser.zero_grad(set_to_none=True)
             parts.total.backward()
-            team.sum_gradients(net)
+            views.team.sum_gradients(net)
             optimiser.step()
-            _add(totals, parts, len(indices))
+            for name, term in vars(parts).items():
+                totals[name] = totals.get(name, 0.0) + float(term.detach()) * len(indices)
             head_loss += per_head * len(indices)
+            n_seen += len(indices)
         schedule.step()
         best_head = int(head_loss.argmin())
-        history.append({"epoch": epoch, **{k: round(v / totals["n"], 6) for k, v in totals.items() if k != "n"}})
+        means = {"loss" if name == "total" else name: round(total / n_seen, 6) for name, total in totals.items()}
+        history.append({"epoch": epoch, **means})
         if on_epoch:
             on_epoch(history[-1])
     net.eval()
@@ -108,7 +116,7 @@ def train(
 
 
 def _outputs(
-    net: RegionNet, views: Views, indices: Indices, rng: np.random.Generator, team: Team
+    net: RegionNet, views: Views, indices: Indices, rng: np.random.Generator
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Logits (M, B, C) and projections (B, D) of two views of the whole batch, this process's share of it computed here."""
 
@@ -116,7 +124,7 @@ def _outputs(
         (logits_one, z_one), (logits_two, z_two) = (net(view) for view in views.pair(indices, rng))
         return [logits_one.movedim(1, 0), logits_two.movedim(1, 0), z_one, z_two]
 
-    one, two, z_one, z_two = team.gather(team.attempt(own), len(indices))
+    one, two, z_one, z_two = views.team.gather(views.team.attempt(own), len(indices))
     return (one.movedim(0, 1), two.movedim(0, 1)), (z_one, z_two)
 
 
@@ -129,24 +137,10 @@ def sample_epoch(labels: npt.NDArray[np.int64], rng: np.random.Generator) -> Ind
     return rng.choice(len(labels), size=len(labels), p=share / share.sum())
 
 
-def parameter_groups(net: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(net: nn.Module) -> list[dict[str, object]]:
     """Weight decay on matrices, none on biases, norms and scales."""
     trained = [p for p in net.parameters() if p.requires_grad]
     return [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
     ]
-
-
-def _add(totals: dict[str, float], parts: LossParts, count: int) -> None:
-    terms = {
-        "loss": parts.total,
-        "contrastive": parts.contrastive,
-        "distillation": parts.distillation,
-        "entropy": parts.entropy,
-        "supervised_contrastive": parts.supervised_contrastive,
-        "supervised": parts.supervised,
-    }
-    for name, value in terms.items():
-        totals[name] = totals.get(name, 0.0) + float(value.detach()) * count
-    totals["n"] = totals.get("n", 0.0) + count

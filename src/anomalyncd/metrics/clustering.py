@@ -25,20 +25,6 @@ Labels = Iterable[Any]
 Codes = NDArray[np.intp]
 
 
-@dataclass(frozen=True)
-class ClassScore:
-    """How well one true class was found by the predicted label matched to it (None: no label matched).
-
-    `precision`, `recall` and `f1` lie in [0, 1] and are 0 without a match; `support` counts its images.
-    """
-
-    matched: Hashable | None
-    precision: float
-    recall: float
-    f1: float
-    support: int
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """All that `evaluate` finds out.
@@ -64,22 +50,16 @@ class Evaluation:
 
     def to_json_dict(self) -> dict[str, float | int]:
         """The figures that `anomalyncd evaluate --json` prints."""
-        return {
-            "nmi": self.nmi,
-            "ari": self.ari,
-            "f1": self.f1,
-            "n_images": self.n_images,
-            "n_classes": self.n_classes,
-            "n_true_classes": self.n_true_classes,
-        }
+        return {name: getattr(self, name) for name in ("nmi", "ari", "f1", "n_images", "n_classes", "n_true_classes")}
 
 
 def nmi(true: Labels, pred: Labels) -> float:
     """Normalised mutual information, 2 I(true; pred) / (H(true) + H(pred)), in [0, 1].
 
-    Example:
-        >>> nmi(["crack", "crack", "hole", "hole"], [2, 2, 1, 1])
-        1.0
+    Examples
+    --------
+    >>> nmi(["crack", "crack", "hole", "hole"], [2, 2, 1, 1])
+    1.0
     """
     true_codes, _, pred_codes, _ = _encode_pair(true, pred)
     return min(1.0, float(normalized_mutual_info_score(true_codes, pred_codes)))  # rounding may pass 1
@@ -88,9 +68,10 @@ def nmi(true: Labels, pred: Labels) -> float:
 def ari(true: Labels, pred: Labels) -> float:
     """Adjusted Rand index: agreement over pairs of images, 0 by chance, 1 if perfect, in [-0.5, 1].
 
-    Example:
-        >>> ari(["crack", "crack", "hole", "hole"], [1, 2, 1, 2])
-        -0.5
+    Examples
+    --------
+    >>> ari(["crack", "crack", "hole", "hole"], [1, 2, 1, 2])
+    -0.5
     """
     true_codes, _, pred_codes, _ = _encode_pair(true, pred)
     return float(adjusted_rand_score(true_codes, pred_codes))
@@ -99,13 +80,15 @@ def ari(true: Labels, pred: Labels) -> float:
 def confusion(true: Labels, pred: Labels) -> tuple[NDArray[np.int64], list[Hashable], list[Hashable]]:
     """Count images by true class (rows) and predicted label (columns).
 
-    Returns:
-        The matrix (T, P) int64, the T true names and the P predicted labels, both sorted.
+    Returns
+    -------
+    The matrix (T, P) int64, the T true names and the P predicted labels, both sorted.
 
-    Example:
-        >>> matrix, true_names, pred_names = confusion(["crack", "hole", "hole"], [1, 2, 1])
-        >>> matrix.tolist(), true_names, pred_names
-        ([[1, 0], [1, 1]], ['crack', 'hole'], [1, 2])
+    Examples
+    --------
+    >>> matrix, true_names, pred_names = confusion(["crack", "hole", "hole"], [1, 2, 1])
+    >>> matrix.tolist(), true_names, pred_names
+    ([[1, 0], [1, 1]], ['crack', 'hole'], [1, 2])
     """
     true_codes, true_names, pred_codes, pred_names = _encode_pair(true, pred)
     matrix = np.zeros((len(true_names), len(pred_names)), dtype=np.int64)
@@ -118,48 +101,35 @@ def hungarian_match(true: Labels, pred: Labels) -> dict[Hashable, Hashable]:
 
     Unknown (-1) is never paired, nor are a label and a class that share no image; so labels may be missing.
 
-    Example:
-        >>> hungarian_match(["crack", "crack", "hole", "hole"], [1, 1, 2, -1])
-        {1: 'crack', 2: 'hole'}
-    """
-    return _match(*confusion(true, pred))
-
-
-def accuracy(true: Labels, pred: Labels) -> float:
-    """Share of images whose label is matched to their true class by `hungarian_match`, in [0, 1].
-
-    With one label an image this is micro-F1, so `f1` is the same function: the paper's F1.
-
-    Example:
-        >>> accuracy(["crack", "crack", "hole", "hole"], [1, 1, 2, -1])
-        0.75
-    """
-    return _accuracy(*confusion(true, pred))
-
-
-f1 = accuracy
-
-
-def class_scores(true: Labels, pred: Labels) -> dict[Hashable, ClassScore]:
-    """Precision, recall and F1 of every true class after `hungarian_match`.
-
-    Example:
-        >>> class_scores(["crack", "crack", "hole", "hole"], [1, 1, 1, 2])["hole"]
-        ClassScore(matched=2, precision=1.0, recall=0.5, f1=0.6666666666666666, support=2)
+    Examples
+    --------
+    >>> hungarian_match(["crack", "crack", "hole", "hole"], [1, 1, 2, -1])
+    {1: 'crack', 2: 'hole'}
     """
     matrix, true_names, pred_names = confusion(true, pred)
-    label_of = {name: label for label, name in _match(matrix, true_names, pred_names).items()}
-    column_of = {label: column for column, label in enumerate(pred_names)}
-    scores: dict[Hashable, ClassScore] = {}
-    for row, name in enumerate(true_names):
-        support = int(matrix[row].sum())
-        if name not in label_of:
-            scores[name] = ClassScore(None, 0.0, 0.0, 0.0, support)
-            continue
-        column = column_of[label_of[name]]
-        hits, found = int(matrix[row, column]), int(matrix[:, column].sum())
-        scores[name] = ClassScore(label_of[name], hits / found, hits / support, 2 * hits / (found + support), support)
-    return scores
+    known = np.flatnonzero([label != UNKNOWN for label in pred_names])
+    columns, rows = linear_sum_assignment(matrix[:, known].T, maximize=True)
+    return {
+        pred_names[known[column]]: true_names[row]
+        for column, row in zip(columns, rows, strict=True)
+        if matrix[row, known[column]] > 0
+    }
+
+
+def f1(true: Labels, pred: Labels) -> float:
+    """Share of images whose label is matched to their true class by `hungarian_match`, in [0, 1].
+
+    This is clustering accuracy, and with one label an image also micro-F1: the paper's F1.
+
+    Examples
+    --------
+    >>> f1(["crack", "crack", "hole", "hole"], [1, 1, 2, -1])
+    0.75
+    """
+    matrix, true_names, pred_names = confusion(true, pred)
+    matching = hungarian_match(true, pred)
+    hits = sum(int(matrix[true_names.index(name), pred_names.index(label)]) for label, name in matching.items())
+    return hits / int(matrix.sum())
 
 
 def normal_precision_recall(
@@ -169,9 +139,10 @@ def normal_precision_recall(
 
     Precision is None where no image was predicted normal, recall is None where no image is normal.
 
-    Example:
-        >>> normal_precision_recall(["good", "good", "crack"], [0, 1, 1])
-        (1.0, 0.5)
+    Examples
+    --------
+    >>> normal_precision_recall(["good", "good", "crack"], [0, 1, 1])
+    (1.0, 0.5)
     """
     true_codes, true_names, pred_codes, pred_names = _encode_pair(true, pred)
     one_name = isinstance(normal_names, str) or not isinstance(normal_names, Iterable)
@@ -186,52 +157,35 @@ def normal_precision_recall(
 def evaluate(true: Labels, pred: Labels, *, normal_names: Hashable | Iterable[Hashable] = NORMAL_NAMES) -> Evaluation:
     """Compare predicted labels with true ones: every figure of this module at once.
 
-    Args:
-        true: N true labels.
-        pred: N predicted labels: 0 is normal, -1 is unknown.
-        normal_names: true labels that mean normal; used for normal precision and recall only.
+    Parameters
+    ----------
+    true : N true labels
+    pred : N predicted labels: 0 is normal, -1 is unknown
+    normal_names : true labels that mean normal; used for normal precision and recall only
 
-    Example:
-        >>> evaluation = evaluate(["good", "crack", "crack", "hole"], [0, 1, 1, -1])
-        >>> evaluation.f1, evaluation.n_classes, evaluation.matching
-        (0.75, 2, {0: 'good', 1: 'crack'})
+    Examples
+    --------
+    >>> evaluation = evaluate(["good", "crack", "crack", "hole"], [0, 1, 1, -1])
+    >>> evaluation.f1, evaluation.n_classes, evaluation.matching
+    (0.75, 2, {0: 'good', 1: 'crack'})
     """
     true, pred = list(true), list(pred)
-    table = confusion(true, pred)
-    matrix, true_names, pred_names = table
+    matrix, true_names, pred_names = confusion(true, pred)
     normal_precision, normal_recall = normal_precision_recall(true, pred, normal_names)
     return Evaluation(
         nmi=nmi(true, pred),
         ari=ari(true, pred),
-        f1=_accuracy(*table),
+        f1=f1(true, pred),
         n_images=len(true),
         n_classes=sum(label != UNKNOWN for label in pred_names),
         n_true_classes=len(true_names),
-        matching=_match(*table),
+        matching=hungarian_match(true, pred),
         confusion=matrix,
         true_names=true_names,
         pred_names=pred_names,
         normal_precision=normal_precision,
         normal_recall=normal_recall,
     )
-
-
-def _match(
-    matrix: NDArray[np.int64], true_names: list[Hashable], pred_names: list[Hashable]
-) -> dict[Hashable, Hashable]:
-    known = np.flatnonzero([label != UNKNOWN for label in pred_names])
-    columns, rows = linear_sum_assignment(matrix[:, known].T, maximize=True)
-    return {
-        pred_names[known[column]]: true_names[row]
-        for column, row in zip(columns, rows, strict=True)
-        if matrix[row, known[column]] > 0
-    }
-
-
-def _accuracy(matrix: NDArray[np.int64], true_names: list[Hashable], pred_names: list[Hashable]) -> float:
-    matching = _match(matrix, true_names, pred_names)
-    hits = sum(int(matrix[true_names.index(name), pred_names.index(label)]) for label, name in matching.items())
-    return hits / int(matrix.sum())
 
 
 def _encode_pair(true: Labels, pred: Labels) -> tuple[Codes, list[Hashable], Codes, list[Hashable]]:

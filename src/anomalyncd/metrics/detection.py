@@ -8,7 +8,7 @@ counts as many normal pixels as its map has: where maps are not of the masks' si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -22,8 +22,6 @@ from scipy.stats import rankdata
 from ..errors import DataError, SettingsError
 
 Array = NDArray[Any]
-Maps = Sequence[Array] | Array  # Array: (N, h, w)
-Masks = Sequence[Array | None] | Array
 
 
 @dataclass(frozen=True)
@@ -39,16 +37,17 @@ class BoxRates:
 def image_auroc(scores: ArrayLike, is_defective: ArrayLike) -> float | None:
     """Chance that a defective image scores higher than a normal one, ties counting half, in [0, 1].
 
-    Args:
-        scores: (N,) one finite number an image, higher is more anomalous.
-        is_defective: (N,) bool.
+    None where only one kind of image is present.
 
-    Returns:
-        None where only one kind of image is present.
+    Parameters
+    ----------
+    scores : (N,) one finite number an image, higher is more anomalous
+    is_defective : (N,) bool
 
-    Example:
-        >>> image_auroc([0.1, 0.4, 0.4, 0.9], [False, False, True, True])
-        0.875
+    Examples
+    --------
+    >>> image_auroc([0.1, 0.4, 0.4, 0.9], [False, False, True, True])
+    0.875
     """
     values, defective = np.asarray(scores), np.asarray(is_defective)
     if values.ndim != 1 or values.shape != defective.shape:
@@ -68,53 +67,6 @@ def image_auroc(scores: ArrayLike, is_defective: ArrayLike) -> float | None:
     return float(n_wins / (n_defective * n_normal))
 
 
-def pixel_auroc(maps: Maps, masks: Masks) -> float | None:
-    """Chance that a defective pixel scores higher than a normal one, over all images together, in [0, 1].
-
-    Exact. Every map is visited twice, one at a time, so `maps` may be a sequence that reads them from files;
-    memory grows with the number of defective pixels alone. `PixelScores` needs one visit and fixed memory.
-
-    Args:
-        maps: N maps (h, w).
-        masks: N masks (H, W) or None, see the top of this module.
-
-    Returns:
-        None where no pixel is defective, or none is normal.
-
-    Example:
-        >>> pixel_auroc([np.array([[0.1, 0.4], [0.4, 0.9]])], [np.array([[0, 0], [1, 1]])])
-        0.875
-    """
-    return _exact_counts(maps, masks).auroc()
-
-
-def aupro(maps: Maps, masks: Masks, *, max_fpr: float = 0.3) -> float | None:
-    """Area under per-region overlap against false positive rate up to `max_fpr`, divided by `max_fpr`, in [0, 1].
-
-    As MVTec AD is evaluated (Bergmann et al., CVPR 2019). At each threshold, the per-region overlap is the mean share
-    of a true region that scores at least the threshold, where regions are the 8-connected components of the masks and
-    all regions of all images weigh the same; the false positive rate is that share of all normal pixels, those of
-    normal images included. The curve is linear between thresholds, also where `max_fpr` cuts it.
-    Exact, with the memory of `pixel_auroc`.
-
-    Args:
-        maps: N maps (h, w).
-        masks: N masks (H, W) or None, see the top of this module.
-        max_fpr: in (0, 1].
-
-    Returns:
-        None where no pixel is defective, or none is normal.
-
-    Example:
-        >>> mask = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 1]])  # a region of two pixels, a region of one
-        >>> anomaly_map = np.array([[0.9, 0.1, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1, 0.8]])
-        >>> round(aupro([anomaly_map], [mask]), 4)  # 75 % overlap without a false positive, then a line to 100 %
-        0.7875
-    """
-    _check_max_fpr(max_fpr)
-    return _exact_counts(maps, masks).aupro(max_fpr)
-
-
 class PixelScores:
     """Pixel AUROC and AUPRO of any number of images, added one by one, in fixed memory (24 bytes a bin).
 
@@ -124,17 +76,18 @@ class PixelScores:
     (in AUPRO: of the mean region), and for AUPRO that divided by `max_fpr`. This is far less than 1e-3, unless a few
     outliers stretch the range so far that most scores share a few bins.
 
-    Args:
-        low: lower end of the range; a score outside the range is an error.
-        high: upper end of the range.
-        n_bins: number of bins.
+    Parameters
+    ----------
+    low, high : ends of the range; a score outside is an error
+    n_bins : number of bins
 
-    Example:
-        >>> scores = PixelScores(low=0, high=1)
-        >>> scores.add(np.array([[0.1, 0.4], [0.4, 0.9]]), np.array([[False, False], [True, True]]))
-        >>> scores.add(np.array([[0.1, 0.2], [0.1, 0.2]]), None)
-        >>> round(scores.pixel_auroc(), 4), round(scores.aupro(), 4), scores.n_images
-        (0.9583, 0.8611, 2)
+    Examples
+    --------
+    >>> scores = PixelScores(low=0, high=1)
+    >>> scores.add(np.array([[0.1, 0.4], [0.4, 0.9]]), np.array([[False, False], [True, True]]))
+    >>> scores.add(np.array([[0.1, 0.2], [0.1, 0.2]]), None)
+    >>> round(scores.pixel_auroc(), 4), round(scores.aupro(), 4), scores.n_images
+    (0.9583, 0.8611, 2)
     """
 
     def __init__(self, low: float, high: float, *, n_bins: int = 65536) -> None:
@@ -144,36 +97,54 @@ class PixelScores:
             raise SettingsError(f"n_bins must be 1 or more, but got {n_bins}.")
         self.low, self.high, self.n_bins = float(low), float(high), n_bins
         self.n_images = 0
-        self._counts = _Counts(n_bins)
+        self._normal, self._defective = np.zeros((2, n_bins), dtype=np.int64)
+        self._overlap = np.zeros(n_bins)  # each defective pixel as its share of its region
 
     def add(self, anomaly_map: Array, mask: Array | None) -> None:
         """Count one image; an image that raises an error is not counted.
 
-        Args:
-            anomaly_map: (h, w), low … high.
-            mask: (H, W) or None, see the top of this module.
+        Parameters
+        ----------
+        anomaly_map : (h, w), low … high
+        mask : (H, W) or None, see the top of this module
         """
-        given = _check_map(anomaly_map, self.n_images)
-        if given.min() < self.low or given.max() > self.high:
+        scores = _check_map(anomaly_map, self.n_images)
+        if scores.min() < self.low or scores.max() > self.high:
             raise DataError(
                 f"Anomaly map {self.n_images}: expected scores in {self.low} … {self.high}, the range given to "
-                f"PixelScores, but got {given.min()} … {given.max()}. Give the range of all maps."
+                f"PixelScores, but got {scores.min()} … {scores.max()}. Give the range of all maps."
             )
-        scores, truth = _align(given, mask, self.n_images)
+        truth = np.zeros(scores.shape, dtype=bool) if mask is None else _check_mask(mask, self.n_images)
+        if scores.shape != truth.shape:
+            scores = cv2.resize(scores, truth.shape[::-1], interpolation=cv2.INTER_LINEAR)
         position = (scores.astype(np.float64) - self.low) / (self.high - self.low)
         # Clipped, because interpolation may leave the range by a rounding error.
         bins = np.clip((position * self.n_bins).astype(np.intp), 0, self.n_bins - 1)
-        self._counts.add(bins, truth)
+        np.add.at(self._normal, bins[~truth], 1)
+        np.add.at(self._defective, bins[truth], 1)
+        _, regions = cv2.connectedComponents(truth.astype(np.uint8), connectivity=8)
+        np.add.at(self._overlap, bins[truth], 1 / np.bincount(regions.ravel())[regions[truth]])
         self.n_images += 1
 
     def pixel_auroc(self) -> float | None:
-        """As the function `pixel_auroc`, but for binning."""
-        return self._counts.auroc()
+        """Chance that a defective pixel scores higher than a normal one, over all images together, in [0, 1].
+
+        None where no pixel is defective, or none is normal.
+        """
+        return _area(self._normal, self._defective, 1.0)
 
     def aupro(self, *, max_fpr: float = 0.3) -> float | None:
-        """As the function `aupro`, but for binning."""
-        _check_max_fpr(max_fpr)
-        return self._counts.aupro(max_fpr)
+        """Area under per-region overlap against false positive rate up to `max_fpr`, divided by `max_fpr`, in [0, 1].
+
+        As MVTec AD is evaluated (Bergmann et al., CVPR 2019). At each threshold, the per-region overlap is the mean share
+        of a true region that scores at least the threshold, where regions are the 8-connected components of the masks and
+        all regions of all images weigh the same; the false positive rate is that share of all normal pixels, those of
+        normal images included. The curve is linear between thresholds, also where `max_fpr` cuts it.
+        None where no pixel is defective, or none is normal.
+        """
+        if not 0 < max_fpr <= 1:
+            raise SettingsError(f"max_fpr must be greater than 0 and at most 1, but got {max_fpr}.")
+        return _area(self._normal, self._overlap, max_fpr)
 
 
 def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *, iou: float = 0.1) -> BoxRates:
@@ -185,17 +156,18 @@ def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *
     predicted boxes, over all images together, normal ones included. A box may match several. The table's
     figures are means over products.
 
-    Args:
-        predicted: N masks (h, w) or None, for instance from a generator: only one at a time is held.
-        true: N masks (H, W) or None. A predicted mask of another size covers the same field of view; its
-            boxes are scaled.
-        iou: in [0, 1).
+    Parameters
+    ----------
+    predicted : N masks (h, w) or None, for instance from a generator: only one at a time is held
+    true : N masks (H, W) or None. A predicted mask of another size covers the same field of view; its boxes are scaled.
+    iou : in [0, 1)
 
-    Example:
-        >>> true, predicted = np.zeros((8, 8), dtype=bool), np.zeros((8, 8), dtype=bool)
-        >>> true[:3, :3] = predicted[1:4, 1:4] = predicted[6:, 6:] = True
-        >>> box_rates([predicted], [true])
-        BoxRates(fpr=0.5, fnr=0.0, n_true=1, n_predicted=2)
+    Examples
+    --------
+    >>> true, predicted = np.zeros((8, 8), dtype=bool), np.zeros((8, 8), dtype=bool)
+    >>> true[:3, :3] = predicted[1:4, 1:4] = predicted[6:, 6:] = True
+    >>> box_rates([predicted], [true])
+    BoxRates(fpr=0.5, fnr=0.0, n_true=1, n_predicted=2)
     """
     if not 0 <= iou < 1:
         raise SettingsError(f"iou must be at least 0 and less than 1, but got {iou}.")
@@ -219,28 +191,6 @@ def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *
     )
 
 
-class _Counts:
-    """Pixels counted by slot. Slots are in the order of their scores; the scores of one slot are ties."""
-
-    def __init__(self, n_slots: int) -> None:
-        self.normal = np.zeros(n_slots, dtype=np.int64)
-        self.defective = np.zeros(n_slots, dtype=np.int64)
-        self.overlap = np.zeros(n_slots)  # each pixel as its share of its region
-
-    def add(self, slots: NDArray[np.intp], mask: NDArray[np.bool_]) -> None:
-        np.add.at(self.normal, slots[~mask], 1)
-        _, regions = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
-        areas = np.bincount(regions.ravel())
-        np.add.at(self.defective, slots[mask], 1)
-        np.add.at(self.overlap, slots[mask], 1 / areas[regions[mask]])
-
-    def auroc(self) -> float | None:
-        return _area(self.normal, self.defective, 1.0)
-
-    def aupro(self, max_fpr: float) -> float | None:
-        return _area(self.normal, self.overlap, max_fpr)
-
-
 def _area(normal: Array, defective: Array, max_fpr: float) -> float | None:
     """Mean height up to `max_fpr` of the curve that falling thresholds draw: defective share over normal share."""
     fpr, hit_rate = (np.cumsum(np.append(0, counts[::-1])) for counts in (normal, defective))
@@ -253,23 +203,6 @@ def _area(normal: Array, defective: Array, max_fpr: float) -> float | None:
         last = hit_rate[stop - 1] + share * (hit_rate[stop] - hit_rate[stop - 1])
         fpr, hit_rate = np.append(fpr[:stop], max_fpr), np.append(hit_rate[:stop], last)
     return min(1.0, float(trapezoid(hit_rate, fpr)) / max_fpr)  # rounding may pass 1
-
-
-def _exact_counts(maps: Maps, masks: Masks) -> _Counts:
-    if len(maps) != len(masks):
-        raise DataError(f"Expected one mask (or None) a map, but got {len(maps)} maps and {len(masks)} masks.")
-    # Only the scores of defective pixels shape the curve: a slot for each, and one for all that lies between two.
-    defective_scores = [np.zeros(0)]
-    for index, (anomaly_map, mask) in enumerate(zip(maps, masks, strict=True)):
-        if mask is not None:
-            scores, truth = _align(_check_map(anomaly_map, index), mask, index)
-            defective_scores.append(np.unique(scores[truth]))
-    levels = np.unique(np.concatenate(defective_scores))
-    counts = _Counts(2 * len(levels) + 1)
-    for index, (anomaly_map, mask) in enumerate(zip(maps, masks, strict=True)):
-        scores, truth = _align(_check_map(anomaly_map, index), mask, index)
-        counts.add(np.searchsorted(levels, scores, "left") + np.searchsorted(levels, scores, "right"), truth)
-    return counts
 
 
 def _check_map(anomaly_map: Array, index: int) -> Array:
@@ -298,16 +231,6 @@ def _check_mask(mask: Array, index: int) -> NDArray[np.bool_]:
     return truth
 
 
-def _align(scores: Array, mask: Array | None, index: int) -> tuple[Array, NDArray[np.bool_]]:
-    """→ scores (H, W) at the mask's size, and mask (H, W) bool."""
-    if mask is None:
-        return scores, np.zeros(scores.shape, dtype=bool)
-    truth = _check_mask(mask, index)
-    if scores.shape != truth.shape:
-        scores = cv2.resize(scores, truth.shape[::-1], interpolation=cv2.INTER_LINEAR)
-    return scores, truth
-
-
 def _boxes(mask: Array | None, index: int) -> NDArray[np.float64]:
     """→ (N, 4) x0, y0, x1, y1, ends excluded."""
     if mask is None:
@@ -332,8 +255,3 @@ def _pairs(predicted: Iterable[Any], true: Iterable[Any]) -> Iterator[tuple[Any,
         if any(mask is missing for mask in pair):
             raise DataError(f"Expected one predicted and one true mask an image, but one is missing for image {index}.")
         yield pair
-
-
-def _check_max_fpr(max_fpr: float) -> None:
-    if not 0 < max_fpr <= 1:
-        raise SettingsError(f"max_fpr must be greater than 0 and at most 1, but got {max_fpr}.")

@@ -78,8 +78,8 @@ class MaskGuidedViT(nn.Module):
             raise SettingsError(
                 f"guided_blocks must be between 0 and {self.n_blocks}, the depth of this backbone, but got {guided_blocks}."
             )
-        first = FIRST_GUIDED_BLOCK if guided_blocks is None else self.n_blocks - guided_blocks
-        self.first_guided = min(first, self.n_blocks - 1) if guided_blocks is None else first
+        by_default = min(FIRST_GUIDED_BLOCK, self.n_blocks - 1)
+        self.first_guided = by_default if guided_blocks is None else self.n_blocks - guided_blocks
         self.mask_threshold = mask_threshold
         self.keep_thin = keep_thin
         self.width: int = vit.embed_dim
@@ -172,12 +172,6 @@ class MaskGuidedViT(nn.Module):
         out: Tensor = self.vit.norm(class_token_block(self.vit.blocks[last], tokens, self.attention_mask(keep, last)))
         return out
 
-    def all_tokens(self, tokens: Tensor, keep: Tensor) -> Tensor:
-        """Last block and final norm for every token, the plain way: (B, N, C) → (B, N, C)."""
-        last = self.n_blocks - 1
-        out: Tensor = self.vit.norm(self.vit.blocks[last](tokens, attn_mask=self.attention_mask(keep, last)))
-        return out
-
     def forward(self, images: Tensor, masks: Tensor) -> Tensor:
         """(B, 3, H, W) images and (B, H, W) masks → class token (B, C)."""
         out = self.trunk(images, masks)
@@ -199,13 +193,7 @@ def tiny_vit() -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return timm.models.vision_transformer.VisionTransformer(
-            img_size=224,
-            patch_size=16,
-            embed_dim=48,
-            depth=5,
-            num_heads=3,
-            num_classes=0,
-            dynamic_img_size=True,
+            embed_dim=48, depth=5, num_heads=3, num_classes=0, dynamic_img_size=True
         ).eval()
 
 
@@ -228,8 +216,7 @@ def load_vit(name: str = "auto", *, file: Path | None = None, progress: weights.
         except TypeError as error:
             raise SettingsError(f"backbone {name!r} of timm is no plain vision transformer ({error}).") from error
     if name != "tiny" or file is not None:
-        path = file or weights.fetch(name, progress=progress)
-        _load_weights(vit, path)
+        _load_weights(vit, file or weights.fetch(name, progress=progress))
     return vit.requires_grad_(False).eval()
 
 

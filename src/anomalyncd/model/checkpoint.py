@@ -28,9 +28,10 @@ def load_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
 
     Returns
     -------
-    dict
-        Contiguous CPU tensors by timm's names, for example `blocks.0.attn.qkv.weight` (3·width, width).
+    Contiguous CPU tensors by timm's names, for example `blocks.0.attn.qkv.weight` (3·width, width)
 
+    Examples
+    --------
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
     ...     path = Path(folder) / "dino.pth"
@@ -81,8 +82,7 @@ def state_dict_from_onnx(model: onnx.ModelProto, n_blocks: int = N_EMBEDDED_BLOC
 
     Returns
     -------
-    dict
-        Contiguous float32 arrays of the patch embedding and the first `n_blocks` blocks.
+    Contiguous float32 arrays of the patch embedding and the first `n_blocks` blocks
     """
     arrays = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
     # Linear weights lost their names in the export: find them by the MatMul that uses them, and transpose to

@@ -36,10 +36,7 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Non
     ...     (torch.eye(2) @ torch.eye(2)).dtype
     torch.bfloat16
     """
+    enabled = precision == "bfloat16"
     if precision == "auto":
-        precision = (
-            "bfloat16"
-            if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-            else "float32"
-        )
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+        enabled = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)

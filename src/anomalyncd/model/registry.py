@@ -89,6 +89,8 @@ REGISTRY: dict[str, WeightSource] = {
 def resolve(name: str) -> WeightSource:
     """The entry of the registry, or one made up for any pretrained model of timm.
 
+    Examples
+    --------
     >>> resolve("dinov2_vits14_10").model_kwargs["depth"]
     10
     >>> resolve("vit_base_patch8_224.dino").name

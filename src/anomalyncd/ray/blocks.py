@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -98,10 +97,10 @@ def pack(key: str, images: pd.DataFrame, regions: pd.DataFrame, odd: Sequence[Im
     second = _to_parquet(regions, {})
     seal = {
         "key": key, "odd": [asdict(record) for record in odd], "fine": len(images) > 0,
-        "regions": hashlib.sha256(second).hexdigest(), "images": BLANK.decode(),
+        "regions": sha256(second), "images": BLANK.decode(),
     }  # fmt: skip
     first = _to_parquet(images, {SEAL: json.dumps(seal).encode()})
-    return {"images": first.replace(BLANK, hashlib.sha256(first).hexdigest().encode()), "regions": second}
+    return {"images": first.replace(BLANK, sha256(first).encode()), "regions": second}
 
 
 class Parts:
@@ -121,7 +120,7 @@ class Parts:
         """Remove what belongs to another list of images."""
         wanted = {f"{block.name}.parquet" for block in self.blocks}
         for kind in KINDS:
-            for path in (self.folder.path / kind).glob("*"):
+            for path in self.folder.place(kind).glob("*"):
                 if path.name not in wanted:
                     path.unlink()
 
@@ -168,7 +167,7 @@ class Parts:
         digest = str(seal.get("images"))
         try:
             content = self._path("images", block).read_bytes().replace(digest.encode(), BLANK)
-            found = [hashlib.sha256(content).hexdigest(), sha256(self._path("regions", block))]
+            found = [sha256(content), sha256(self._path("regions", block))]
         except OSError:
             return False
         return found == [digest, seal.get("regions")]
@@ -195,7 +194,7 @@ class Parts:
         return records
 
     def _path(self, kind: str, block: Block) -> Path:
-        return self.folder.path / kind / f"{block.name}.parquet"
+        return self.folder.place(f"{kind}/{block.name}.parquet")
 
 
 def _to_parquet(table: pd.DataFrame, metadata: dict[bytes, bytes]) -> bytes:

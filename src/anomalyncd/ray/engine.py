@@ -24,7 +24,7 @@ from ..errors import AnomalyNCDError, RunError, SettingsError
 from ..progress import Silent
 from ..regions.records import report_files
 from ..run.folder import RunFolder
-from ..run.tables import TableWriter, check_table
+from ..run.writer import TableWriter, check_table
 from .blocks import Block, Parts, job_key, pack, split
 
 if TYPE_CHECKING:

@@ -18,16 +18,19 @@ def merge_boxes(boxes: Boxes, distance: float) -> npt.NDArray[np.int64]:
     Growing a box only brings it nearer to others: the result is the same in whatever order boxes are
     merged.
 
-    Args:
-        boxes: (N, 4) int64 x0, y0, x1, y1, ends excluded.
-        distance: in pixels between the nearest points of two boxes, 0 where they overlap.
+    Parameters
+    ----------
+    boxes : (N, 4) int64 x0, y0, x1, y1, ends excluded
+    distance : in pixels between the nearest points of two boxes, 0 where they overlap
 
-    Returns:
-        (N,) int64 group of each box, numbered from 0 without gaps.
+    Returns
+    -------
+    (N,) int64 group of each box, numbered from 0 without gaps.
 
-    Examples:
-        >>> merge_boxes(np.array([[0, 0, 5, 5], [20, 0, 25, 5], [7, 0, 9, 5]]), distance=3).tolist()
-        [0, 1, 0]
+    Examples
+    --------
+    >>> merge_boxes(np.array([[0, 0, 5, 5], [20, 0, 25, 5], [7, 0, 9, 5]]), distance=3).tolist()
+    [0, 1, 0]
     """
     group, boxes = _join_cells(boxes, distance) if len(boxes) > MANY_BOXES else (np.arange(len(boxes)), boxes)
     while True:

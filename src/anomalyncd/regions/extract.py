@@ -18,11 +18,12 @@ from ..data.images import read_image
 from ..data.maps import read_mask
 from ..errors import BadFileError
 from ..learn.features import CropBatch, RegionEncoder
-from .find import CropRule, Region, cut, cut_map, find_regions, whole_region
+from .find import Region, cut, cut_map, find_regions, whole_region
 from .prefetch import ahead
 from .records import ImageRecord, RegionRecord
 
 FLAT = np.ones((1, 1), np.float32)
+MOST_REGIONS = 64  # of one image
 
 
 @dataclass
@@ -65,12 +66,19 @@ class Extractor:
     encoder : computes features of the crops
     alarm : score (0 … 1) of a map from which on its image has a defect; where no region is stable it is cut out at this
         score. 0 = an image without a stable region has none
+    most_regions : that are kept of one image, largest first
     """
 
-    def __init__(self, config: Config, binarizer: Binarizer | None, encoder: RegionEncoder, alarm: float = 0.0) -> None:
-        crop = config.crop
+    def __init__(
+        self,
+        config: Config,
+        binarizer: Binarizer | None,
+        encoder: RegionEncoder,
+        alarm: float = 0.0,
+        most_regions: int = MOST_REGIONS,
+    ) -> None:
         self.config, self.binarizer, self.encoder, self.alarm = config, binarizer, encoder, alarm
-        self.rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
+        self.most_regions = most_regions
 
     def __call__(self, items: Sequence[Sample], first_index: int = 0) -> Extracted:
         """Work on a few images at once; a file that cannot be read is noted, not raised."""
@@ -158,8 +166,8 @@ class Extractor:
                 return [], np.zeros((1, 1), np.int32), mask, FLAT
             regions, components = whole_region(size, scores)
             return regions, components, mask, FLAT if scores is None else scores
-        regions, components = find_regions(mask, size, rule=self.rule, scores=scores)
-        return regions[: self.config.crop.max_regions], components, mask, FLAT if scores is None else scores
+        regions, components = find_regions(mask, size, self.config.crop, scores=scores)
+        return regions[: self.most_regions], components, mask, FLAT if scores is None else scores
 
 
 def solid(mask: npt.NDArray[np.bool_], erosion: int) -> npt.NDArray[np.bool_]:

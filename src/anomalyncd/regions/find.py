@@ -12,44 +12,22 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, SettingsError
+from ..config import CropConfig
+from ..errors import DataError
 from .boxes import Boxes, merge_boxes
 
 Labels = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class CropRule:
-    """How a crop square is laid around a region.
-
-    Attributes:
-        padding: the square's side exceeds the longer side of the region's box by this share.
-        min_size: least half-side of the square, as a share of the longer image side.
-        merge_distance: boxes nearer than this share of the longer image side are one region, 0 = never.
-        whole_image: take the whole image as the crop of every region.
-    """
-
-    padding: float = 0.1
-    min_size: float = 0.1
-    merge_distance: float = 0.01
-    whole_image: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("padding", "min_size", "merge_distance"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise SettingsError(f"{name} must be 0 or more, but got {getattr(self, name)!r}.")
-
-
-@dataclass(frozen=True)
 class Region:
     """One anomalous region of an image.
 
-    Attributes:
-        box: (x, y, width, height), the tight box in image pixels.
-        square: (x, y, side), the crop in image pixels; hangs over the image only where the image is smaller.
-        area: area of the mask in image pixels.
-        score: maximum of the score map inside the square, 1 where there is no score map.
-        labels: the labels of the mask's components that make up the region, ascending.
+    box : (x, y, width, height), the tight box in image pixels
+    square : (x, y, side), the crop in image pixels; hangs over the image only where the image is smaller
+    area : of the mask in image pixels
+    score : maximum of the score map inside the square, 1 where there is no score map
+    labels : of the mask's components that make up the region, ascending
     """
 
     box: tuple[int, int, int, int]
@@ -62,30 +40,32 @@ class Region:
 def find_regions(
     mask: npt.NDArray[np.bool_],
     image_size: tuple[int, int],
+    crop: CropConfig = CropConfig(),
     *,
-    rule: CropRule | None = None,
     scores: npt.NDArray[np.float32] | None = None,
 ) -> tuple[list[Region], Labels]:
     """Group the components of a mask into regions.
 
-    Args:
-        mask: (h, w) bool.
-        image_size: (H, W) of the image.
-        rule: how crops are laid, `CropRule()` by default.
-        scores: (h2, w2) float in 0 … 1, for the regions' scores.
+    Parameters
+    ----------
+    mask : (h, w) bool
+    image_size : (H, W) of the image
+    crop : how near boxes become one region, and how crop squares are laid
+    scores : (h2, w2) float in 0 … 1, for the regions' scores
 
-    Returns:
-        The regions, largest area first and equal ones from top to bottom, left to right; and the components,
-        (h, w) int32 with 0 for the background, to which `Region.labels` refer.
+    Returns
+    -------
+    The regions, largest area first and equal ones from top to bottom, left to right; and the components, (h, w) int32
+    with 0 for the background, to which `Region.labels` refer.
 
-    Examples:
-        >>> mask = np.zeros((50, 50), dtype=bool)
-        >>> mask[20:25, 30:40] = True
-        >>> regions, components = find_regions(mask, (100, 100))
-        >>> regions
-        [Region(box=(60, 40, 20, 10), square=(59, 34, 22), area=200.0, score=1.0, labels=(1,))]
+    Examples
+    --------
+    >>> mask = np.zeros((50, 50), dtype=bool)
+    >>> mask[20:25, 30:40] = True
+    >>> regions, components = find_regions(mask, (100, 100), CropConfig())
+    >>> regions
+    [Region(box=(60, 40, 20, 10), square=(59, 34, 22), area=200.0, score=1.0, labels=(1,))]
     """
-    rule = rule or CropRule()
     mask = np.asarray(mask)
     if mask.ndim != 2 or mask.size == 0:
         raise DataError(f"mask: expected a non-empty 2-D array (H, W), but got shape {mask.shape}.")
@@ -96,7 +76,7 @@ def find_regions(
     rows, columns = mask.shape
     statistics = statistics[1:].astype(np.int64)
     boxes = _to_image_pixels(statistics, (rows, columns), image_size)
-    group = merge_boxes(boxes, rule.merge_distance * max(image_size))
+    group = merge_boxes(boxes, crop.merge_distance * max(image_size))
 
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -109,7 +89,7 @@ def find_regions(
     for i in np.lexsort((upper_left[:, 0], upper_left[:, 1], -n_pixels)):
         (x, y), (width, height) = upper_left[i].tolist(), (lower_right[i] - upper_left[i]).tolist()
         box = (x, y, width, height)
-        square = crop_square(box, image_size, rule)
+        square = crop_square(box, image_size, crop)
         score = 1.0 if scores is None else _largest_score(scores, square, image_size)
         regions.append(Region(box, square, int(n_pixels[i]) * pixel_area, score, tuple(labels[i].tolist())))
     return regions, components
@@ -120,12 +100,13 @@ def whole_region(
 ) -> tuple[list[Region], Labels]:
     """The whole image as one region, as `find_regions` returns it for a full mask; components are (1, 1).
 
-    Examples:
-        >>> regions, components = whole_region((60, 100))
-        >>> regions[0].box, regions[0].square, components.tolist()
-        ((0, 0, 100, 60), (0, -20, 100), [[1]])
+    Examples
+    --------
+    >>> regions, components = whole_region((60, 100))
+    >>> regions[0].box, regions[0].square, components.tolist()
+    ((0, 0, 100, 60), (0, -20, 100), [[1]])
     """
-    return find_regions(np.ones((1, 1), dtype=bool), image_size, rule=CropRule(whole_image=True), scores=scores)
+    return find_regions(np.ones((1, 1), dtype=bool), image_size, CropConfig(whole_image=True), scores=scores)
 
 
 def cut(
@@ -135,21 +116,24 @@ def cut(
 
     Where the square hangs over the image, the image's edge is repeated and the mask is False.
 
-    Args:
-        image: (H, W, 3) uint8.
-        components: (h, w) int32 from `find_regions`.
-        size: side of the crop in pixels.
+    Parameters
+    ----------
+    image : (H, W, 3) uint8
+    components : (h, w) int32 from `find_regions`
+    size : side of the crop in pixels
 
-    Returns:
-        (size, size, 3) uint8 crop, and (size, size) bool mask with at least one pixel.
+    Returns
+    -------
+    (size, size, 3) uint8 crop, and (size, size) bool mask with at least one pixel.
 
-    Examples:
-        >>> mask = np.zeros((10, 10), dtype=bool)
-        >>> mask[4:6, 4:6] = True
-        >>> regions, components = find_regions(mask, (100, 100))
-        >>> crop, crop_mask = cut(np.zeros((100, 100, 3), np.uint8), components, regions[0], size=64)
-        >>> crop.shape, crop_mask.shape, bool(crop_mask[32, 32])
-        ((64, 64, 3), (64, 64), True)
+    Examples
+    --------
+    >>> mask = np.zeros((10, 10), dtype=bool)
+    >>> mask[4:6, 4:6] = True
+    >>> regions, components = find_regions(mask, (100, 100), CropConfig())
+    >>> crop, crop_mask = cut(np.zeros((100, 100, 3), np.uint8), components, regions[0], size=64)
+    >>> crop.shape, crop_mask.shape, bool(crop_mask[32, 32])
+    ((64, 64, 3), (64, 64), True)
     """
     height, width = image.shape[:2]
     left, top, side = region.square
@@ -185,44 +169,42 @@ def cut_map(
 ) -> npt.NDArray[np.float32]:
     """The part of a map (h, w) that lies under a crop square of its image, as (size, size); its edge is repeated outside.
 
-    Examples:
-        >>> scores = np.float32([[0, 1], [0, 1]])
-        >>> cut_map(scores, (20, 20), (10, 0, 10), 2).tolist()
-        [[0.75, 1.0], [0.75, 1.0]]
+    Examples
+    --------
+    >>> scores = np.float32([[0, 1], [0, 1]])
+    >>> cut_map(scores, (20, 20), (10, 0, 10), 2).tolist()
+    [[0.75, 1.0], [0.75, 1.0]]
     """
     (rows, columns), (height, width) = scores.shape, image_size
     left, top, side = square
     x_step, y_step = side / size * columns / width, side / size * rows / height
     # Centres of pixels on centres of pixels.
-    to_map = np.array(
-        [
-            [x_step, 0, left * columns / width + x_step / 2 - 0.5],
-            [0, y_step, top * rows / height + y_step / 2 - 0.5],
-        ]
-    )
+    x_start, y_start = left * columns / width + x_step / 2 - 0.5, top * rows / height + y_step / 2 - 0.5
+    to_map = np.array([[x_step, 0, x_start], [0, y_step, y_start]])
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     part = cv2.warpAffine(scores, to_map, (size, size), flags=flags, borderMode=cv2.BORDER_REPLICATE)
     return part.astype(np.float32, copy=False)
 
 
-def crop_square(box: tuple[int, int, int, int], image_size: tuple[int, int], rule: CropRule) -> tuple[int, int, int]:
+def crop_square(box: tuple[int, int, int, int], image_size: tuple[int, int], crop: CropConfig) -> tuple[int, int, int]:
     """The crop square (x, y, side) around a box (x, y, width, height), all in image pixels.
 
     Half its side is max(½·(1 + padding)·longer box side, min_size·longer image side); the side never
     exceeds the longer image side. The square is centred on the box and moved into the image; in a
     direction in which the image is smaller than the square, it is centred on the image.
 
-    Examples:
-        >>> crop_square((0, 50, 30, 40), (100, 200), CropRule())
-        (0, 48, 44)
+    Examples
+    --------
+    >>> crop_square((0, 50, 30, 40), (100, 200), CropConfig())
+    (0, 48, 44)
     """
     x, y, box_width, box_height = box
     height, width = image_size
     longer = max(height, width)
     side = longer
-    if not rule.whole_image:
+    if not crop.whole_image:
         # Rounding keeps 1.1 · 10 from becoming 12.
-        wanted = max((1 + rule.padding) * max(box_width, box_height), 2 * rule.min_size * longer)
+        wanted = max((1 + crop.padding) * max(box_width, box_height), 2 * crop.min_size * longer)
         side = min(max(int(np.ceil(round(wanted, 6))), 1), longer)
 
     def place(start: int, length: int, extent: int) -> int:
@@ -237,15 +219,8 @@ def _to_image_pixels(statistics: Boxes, mask_size: tuple[int, int], image_size: 
     """OpenCV's component statistics (N, 5) → boxes (N, 4) in image pixels that cover the components."""
     (rows, columns), (height, width) = mask_size, image_size
     x, y, box_width, box_height, _ = statistics.T
-    return np.stack(
-        [
-            x * width // columns,
-            y * height // rows,
-            -(-(x + box_width) * width // columns),
-            -(-(y + box_height) * height // rows),
-        ],
-        axis=1,
-    )
+    right, bottom = -(-(x + box_width) * width // columns), -(-(y + box_height) * height // rows)  # rounded up
+    return np.stack([x * width // columns, y * height // rows, right, bottom], axis=1)
 
 
 def _largest_score(scores: npt.NDArray[np.float32], square: tuple[int, int, int], image_size: tuple[int, int]) -> float:

@@ -66,7 +66,8 @@ def draw_class_sheets(run: Path, items: Sequence[Sample] = ()) -> list[Path]:
     scores = stored.manifest.drop_duplicates("image").set_index("image")["score"]
     table = stored.images.assign(score=scores.reindex(stored.images["image"]).to_numpy())
     names = dict(zip(table["label"], table["class_name"].fillna(""), strict=True))
-    for old in list((run / PICTURES).glob("class_*.png")):  # of classes that may be no more, or have another name
+    pictures = RunFolder(run).place(PICTURES)
+    for old in list(pictures.glob("class_*.png")):  # of classes that may be no more, or have another name
         old.unlink(missing_ok=True)
     written = []
     for label, members in table.groupby("label", sort=True):

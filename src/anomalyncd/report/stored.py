@@ -17,7 +17,7 @@ from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.maps import StackRow, read_map, read_mask
 from ..errors import BadFileError
-from ..regions.find import CropRule, find_regions
+from ..regions.find import find_regions
 from ..run.store import file_stem
 from ..run.tables import read_results
 from .canvas import Picture
@@ -69,7 +69,8 @@ class StoredPictures:
         if isinstance(given, Path) and name not in self._items:
             given = StackRow.parse(str(given))
         if given is not None:
-            return _read(read_map, given)
+            inside = isinstance(given, Path) and not given.is_absolute() and name not in self._items
+            return _read(read_map, self.run / given if inside and isinstance(given, Path) else given)
         # A run keeps the maps that it made by number, or as the images lie.
         stems = (file_stem(self._index[name], name), PurePosixPath(name).with_suffix(""))
         places = [self.run / "maps" / f"{stem}.npy" for stem in stems]
@@ -82,11 +83,10 @@ class StoredPictures:
     def region_masks(self, name: str) -> list[NDArray[np.bool_]]:
         """(H, W) bool of each region of an image, in the order of its rows in regions.csv, at the image's own size."""
         row, size = self.manifest.iloc[self._index[name]], self.size(name)
-        mask, crop = self.mask(name), self._config.crop
+        mask = self.mask(name)
         if mask is None or not mask.any():
             return [np.ones(size, bool)] * int(row["n_regions"])
-        rule = CropRule(crop.padding, crop.min_size, crop.merge_distance, crop.whole_image)
-        regions, components = find_regions(mask, size, rule=rule)
+        regions, components = find_regions(mask, size, self._config.crop)
         large = cv2.resize(components.astype(np.float32), size[::-1], interpolation=cv2.INTER_NEAREST)
         masks = [np.isin(large, region.labels) for region in regions[: int(row["n_regions"])]]
         for own, region in zip(masks, regions, strict=False):

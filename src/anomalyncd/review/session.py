@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
+from ..checksums import stable_hash
 from ..errors import AnomalyNCDError, RunError
+from ..run.folder import RunFolder
 from .actions import LOG_FILE, ActionLog, unreadable
 from .requests import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
 from .split import split_regions
@@ -42,7 +43,8 @@ class Session:
         self.run = run
         self.lock = threading.RLock()
         base = Base.read(run)
-        self._owner = FileLock(run / REVIEW_LOCK, timeout=0, thread_local=False)  # closed by another thread
+        folder = RunFolder(run)
+        self._owner = FileLock(folder.place(REVIEW_LOCK), timeout=0, thread_local=False)  # closed by another thread
         try:
             self._owner.acquire()
         except Timeout:
@@ -50,7 +52,7 @@ class Session:
         except OSError as error:
             raise RunError(f"{run}: cannot write the review ({error.strerror or error}).") from error
         try:
-            self.log = ActionLog(run / LOG_FILE)
+            self.log = ActionLog(folder.place(LOG_FILE))
         except RunError:
             self._owner.release()
             raise
@@ -85,7 +87,7 @@ class Session:
 
     def act(self, request: ActionRequest) -> int:
         """Do and store an action; returns its id, the same one if it was done before under the same key."""
-        digest = hashlib.sha256(request.action.model_dump_json().encode()).hexdigest()
+        digest = stable_hash(request.action.model_dump(mode="json"))
         if (known := self._known(request.key, digest)) is not None:
             return known
         parts = self._split(request.action) if isinstance(request.action, Split) else None

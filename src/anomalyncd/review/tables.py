@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..checksums import stable_hash
 from ..discovery.model import read_names
-from ..discovery.relearn import read_corrections
 from ..errors import RunError
+from ..run.finished import read_corrections
 from ..run.folder import CLASS_NAMES, CORRECTIONS, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, STAGES, RunFolder
 from ..run.tables import read_csv, read_results
 
@@ -79,12 +79,12 @@ class Base:
     @cached_property
     def table(self) -> str:
         """Tells whether numbers of regions still mean the same regions."""
-        return _digest(self.keys)
+        return stable_hash(self.keys)[:16]
 
     @cached_property
     def digest(self) -> str:
         """Tells whether regions still have the same classes, and these still mean the same."""
-        return _digest([self.learned, sorted(self.names), [*zip(self.keys, self.labels.tolist(), strict=True)]])
+        return stable_hash(self.learned, sorted(self.names), [*zip(self.keys, self.labels.tolist(), strict=True)])[:16]
 
 
 def signature_of(run: Path) -> tuple[object, ...]:
@@ -99,7 +99,3 @@ def _learn_key(run: Path) -> str:
         return str(json.loads((run / STAGES).read_text(encoding="utf-8"))["learn"]["key"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, ensure_ascii=True).encode()).hexdigest()[:16]

@@ -1,10 +1,11 @@
-"""The run folder on disk: whole files or none, one writer at a time, and a record of what each stage was made from."""
+"""The run folder on disk: whole files or none, one writer at a time, no way out of it, and what each stage was made from."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from filelock import FileLock, Timeout
 
 from ..errors import RunError
 
+FORMAT = 5  # of all that a run folder holds; raised when a run of before cannot be read any more
+FORMAT_KEY = "format"  # under which stages.json has it
 PARTIAL = ".partial"  # ending of a file or folder that is not whole yet
 STAGES = "stages.json"  # there from the first moment on, so it also tells a run folder from any other
 LOCK = ".lock"
@@ -34,6 +37,7 @@ UPDATE = "update"  # stage: more images than `discover` was given
 EXPORT = "export"
 PATIENCE = 30.0  # seconds that a reader waits while another process changes several files at once
 COMMIT = "commit"  # files that replace others together
+JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic links
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
     MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, CORRECTIONS, COUNT, GROUPS,
@@ -53,6 +57,11 @@ class RunFolder:
     whether it was finished, so a second call redoes only what changed, and what a killed process left half-done is never
     taken for a result.
 
+    A run may come from a stranger, so no name inside it leads out of it: `place`, the one way from a name to a path,
+    refuses links and special files. A command that only reads a run, maybe of a million files, looks at its top level
+    once (`recover`) and at each further name when it needs it (`place`); one that writes looks at all of it, in the walk
+    that sweeps leftovers away. The folder itself may be a link.
+
     Examples
     --------
     >>> import tempfile
@@ -66,6 +75,36 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def place(self, name: str) -> Path:
+        """The path of a name inside the run, whether it is there or not.
+
+        A RunError where the name leads out of the run: `..`, absolute names, links and special files on the way.
+        """
+        relative = Path(name)
+        if relative.anchor or ".." in relative.parts or "\0" in name:
+            raise RunError(f"{self.path}: expected the name of a file inside the run, but got {name!r}.")
+        at = str(self.path)
+        for part in relative.parts:
+            at = f"{at}{os.sep}{part}"
+            try:
+                status = os.lstat(at)
+            except OSError:  # not there, and nothing below it either
+                break
+            linked = stat.S_ISLNK(status.st_mode) or getattr(status, "st_reparse_tag", 0) == JUNCTION
+            if linked or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                raise RunError(
+                    f"{at}: is a {'link' if linked else 'pipe, socket or device'}, but a run holds plain files and folders "
+                    "only, so that nothing in it leads out of it. Remove it, or take a run that you trust."
+                )
+        return self.path / relative
+
+    def files(self, under: str = "") -> Iterator[str]:
+        """Names of all files below a folder of the run, in order; a RunError at the first link or special file.
+
+        Half-written folders and exports, which may hold links to images, are not looked into.
+        """
+        return (name for name, is_folder in self._walk(under) if not is_folder)
+
     @contextmanager
     def writing(self, patience: float = 0) -> Iterator[RunFolder]:
         """Create the folder, keep other writers out, and sweep away what a killed one left half-written.
@@ -75,11 +114,12 @@ class RunFolder:
         try:
             self._check_ours()
             self.path.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.path / LOCK, timeout=patience):
+            with FileLock(self.place(LOCK), timeout=patience):
+                self._check_format()
                 self._sweep()
                 self._finish_commit()
-                if not (self.path / STAGES).exists():
-                    self.write_json(STAGES, {})
+                if not self.place(STAGES).exists():
+                    self.write_json(STAGES, {FORMAT_KEY: FORMAT})
                 try:
                     yield self
                 except (Exception, KeyboardInterrupt):
@@ -95,6 +135,19 @@ class RunFolder:
                 "mend the permission, and call the same command again."
             ) from error
 
+    def recover(self) -> None:
+        """Before files are read: refuse links and a run of another version, finish a commit that a killed process left."""
+        if not (self.path / STAGES).exists() and not (self.path / IMAGES_TABLE).exists():
+            return  # no run: whoever wants to read one says what is missing
+        try:
+            found = dict(self._walk(deep=False))
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be read ({error.strerror or error}).") from error
+        self._check_format()
+        if found.get(COMMIT):
+            with self.writing(PATIENCE):
+                pass
+
     def is_done(self, stage: str, key: str) -> bool:
         """Whether the stage was finished from exactly these inputs."""
         return self._stages().get(stage) == {"key": key, "done": True}
@@ -107,57 +160,24 @@ class RunFolder:
         """Begin or go on with a stage: its outputs are kept only if they were begun from the same inputs."""
         if self._stages().get(stage, {}).get("key") != key:
             for name in (*RESULTS, *outputs):  # before the new key is written: old outputs must not pass for new ones
-                _remove(self.path / name)
-        self._record(stage, key, done=False)
-
-    def stages_with(self, stage: str, key: str) -> bytes:
-        """What stages.json holds once a stage is finished, for a commit."""
-        return to_json({**self._stages(), stage: {"key": key, "done": True}}).encode()
+                self.remove(name)
+        self.write(STAGES, self.stages_with(stage, key, done=False))
 
     def finish(self, stage: str, key: str) -> None:
         """Record a finished stage."""
-        self._record(stage, key, done=True)
+        self.write(STAGES, self.stages_with(stage, key))
 
-    def replace_by(self, source: Path) -> None:
-        """Put the content of another run folder in the place of this one's."""
-        copy = self.path / f"copy{PARTIAL}"
-        shutil.copytree(source, copy, ignore=shutil.ignore_patterns(LOCK, "review.lock", f"*{PARTIAL}"))
-        self.write_json(STAGES, {})
-        for name in OWN:
-            _remove(self.path / name)
-        # Where images.csv is, the run is whole; and stages.json must not promise what is not there yet.
-        for entry in sorted(copy.iterdir(), key=lambda entry: (entry.name == IMAGES_TABLE, entry.name == STAGES)):
-            os.replace(entry, self.path / entry.name)
-        copy.rmdir()
+    def stages_with(self, stage: str, key: str, *, done: bool = True) -> bytes:
+        """What stages.json holds once a stage is finished (or begun), for a commit."""
+        return to_json({FORMAT_KEY: FORMAT, **self._stages(), stage: {"key": key, "done": done}}).encode()
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file whole or not at all."""
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(target.name + PARTIAL)
-        try:
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())  # on disk before the name is: a power cut must not leave an empty file
-            os.replace(partial, target)
-        except OSError:
-            with suppress(OSError):
-                partial.unlink()  # on a full disk every byte counts
-            raise
+        _create(self.place(name + PARTIAL), data, becomes=self.place(name))
 
-    def commit(self, files: Mapping[str, bytes]) -> None:
-        """Replace several files as one: whenever the process is killed, either all or none of them are new."""
-        for name, data in files.items():
-            self.write(f"{COMMIT}{PARTIAL}/{name}", data)  # a killed process leaves a folder that is swept away …
-        os.replace(self.path / f"{COMMIT}{PARTIAL}", self.path / COMMIT)
-        self._finish_commit()  # … and from here on one that the next call goes on with
-
-    def recover(self) -> None:
-        """Finish a commit that a killed process left, before the files are read."""
-        if (self.path / COMMIT).is_dir():
-            with self.writing(PATIENCE):
-                pass
+    def put(self, name: str, data: bytes) -> None:
+        """Write one of many small files, which count only once a file that is written after them says so."""
+        _create(self.place(name), data)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file (UTF-8, newline as given) whole or not at all."""
@@ -166,6 +186,48 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         """Write JSON, sorted and indented, whole or not at all."""
         self.write_text(name, to_json(value))
+
+    def remove(self, name: str) -> None:
+        """Take a file or a folder away, if it is there."""
+        path = self.place(name)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def commit(self, files: Mapping[str, bytes]) -> None:
+        """Replace several files as one: whenever the process is killed, either all or none of them are new."""
+        for name, data in files.items():
+            self.write(f"{COMMIT}{PARTIAL}/{name}", data)  # a killed process leaves a folder that is swept away …
+        os.replace(self.place(COMMIT + PARTIAL), self.place(COMMIT))
+        self._finish_commit()  # … and from here on one that the next call goes on with
+
+    def replace_by(self, source: Path) -> None:
+        """Put the content of another run folder in the place of this one's."""
+        for _ in RunFolder(source).files():  # a link in it would be copied, or what it leads to
+            pass
+        copy = self.place(f"copy{PARTIAL}")
+        ignored = shutil.ignore_patterns(LOCK, "review.lock", f"*{PARTIAL}")
+        shutil.copytree(source, copy, symlinks=True, ignore=ignored)  # links of an export lead to images
+        self.write_json(STAGES, {FORMAT_KEY: FORMAT})
+        for name in OWN:
+            self.remove(name)
+        # Where images.csv is, the run is whole; and stages.json must not promise what is not there yet.
+        for entry in sorted(copy.iterdir(), key=lambda entry: (entry.name == IMAGES_TABLE, entry.name == STAGES)):
+            os.replace(entry, self.place(entry.name))
+        copy.rmdir()
+
+    def _walk(self, under: str = "", *, deep: bool = True) -> Iterator[tuple[str, bool]]:
+        """Names in a folder of the run, sorted, and whether each is a folder; a RunError where one is a link or special."""
+        folder = self.place(under)
+        for entry in sorted(os.scandir(folder) if folder.is_dir() else (), key=lambda entry: entry.name):
+            name = f"{under}/{entry.name}" if under else entry.name
+            if not entry.is_file(follow_symlinks=False):
+                self.place(name)
+            is_folder = entry.is_dir(follow_symlinks=False)
+            yield name, is_folder
+            if deep and is_folder and not name.endswith(PARTIAL) and name != EXPORT:
+                yield from self._walk(name)
 
     def _check_ours(self) -> None:
         """A run replaces what lies under its own names (masks, crops …), so it must not meet somebody else's."""
@@ -179,29 +241,39 @@ class RunFolder:
                 "another folder."
             )
 
+    def _check_format(self) -> None:
+        found = self._content().get(FORMAT_KEY)
+        if found != FORMAT and (self.place(STAGES).exists() or self.place(IMAGES_TABLE).exists()):
+            of = f"format {found}" if isinstance(found, int) else "no format number"
+            raise RunError(
+                f"{self.path}: made by another version of anomalyncd ({of}, this one reads {FORMAT}). Make it anew, in an "
+                "empty folder, with `anomalyncd discover`."
+            )
+
     def _sweep(self) -> None:
-        for leftover in list(self.path.rglob(f"*{PARTIAL}")):
-            if EXPORT not in leftover.relative_to(self.path).parts:  # made without the lock, and swept by itself
-                _remove(leftover)
+        for name in [name for name, _ in self._walk() if name.endswith(PARTIAL)]:
+            self.remove(name)
 
     def _finish_commit(self) -> None:
-        folder = self.path / COMMIT
-        if folder.is_dir():
-            for file in [entry for entry in folder.rglob("*") if entry.is_file()]:
-                target = self.path / file.relative_to(folder)
+        if self.place(COMMIT).is_dir():
+            moves = [(self.place(name), self.place(name.removeprefix(f"{COMMIT}/"))) for name in self.files(COMMIT)]
+            for file, target in moves:  # of which each was looked at before the first is moved
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(file, target)
-            _remove(folder)
+            self.remove(COMMIT)
 
-    def _record(self, stage: str, key: str, done: bool) -> None:
-        self.write_json(STAGES, {**self._stages(), stage: {"key": key, "done": done}})
+    def _content(self) -> dict[str, Any]:
+        """What stages.json says; of a damaged one only that it is of this version, so that everything is done again."""
+        try:
+            content = json.loads(self.place(STAGES).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (IsADirectoryError, ValueError, RecursionError):
+            content = None
+        return content if isinstance(content, dict) else {FORMAT_KEY: FORMAT}
 
     def _stages(self) -> dict[str, dict[str, Any]]:
-        try:
-            stages = json.loads((self.path / STAGES).read_text(encoding="utf-8"))
-            return {stage: dict(state) for stage, state in stages.items()}
-        except (FileNotFoundError, IsADirectoryError, ValueError, TypeError, AttributeError, RecursionError):
-            return {}  # damaged: everything is done again
+        return {stage: state for stage, state in self._content().items() if isinstance(state, dict)}
 
 
 def to_json(value: Any) -> str:
@@ -209,8 +281,19 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _create(path: Path, data: bytes, *, becomes: Path | None = None) -> None:
+    """A new file in the place of what may be left of one; becomes : the name that it gets once it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    try:
+        with path.open("xb") as file:  # "x" does not follow a link that somebody else made meanwhile
+            file.write(data)
+            if becomes:
+                file.flush()
+                os.fsync(file.fileno())  # on disk before the name is: a power cut must not leave an empty file
+        if becomes:
+            os.replace(path, becomes)
+    except OSError:
+        with suppress(OSError):
+            path.unlink()  # on a full disk every byte counts
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 import warnings
@@ -38,13 +39,21 @@ class RunLog(Silent):
     def note(self, text: str) -> None:
         """A line for the file only."""
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        with suppress(OSError), self.path.open("a", encoding="utf-8", newline="\n") as file:  # no run fails for its log
+        with suppress(OSError), open(self.path, "a", encoding="utf-8", newline="\n", opener=_open) as file:
             file.write("".join(f"{now}  {line}\n" for line in text.splitlines()))
+
+
+def _open(path: str, flags: int) -> int:
+    """No way to another file, should somebody put a link there; no run fails for its log."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 @contextmanager
 def logging_to(path: Path, progress: Silent, call: str) -> Iterator[RunLog]:
-    """Log one call from its beginning to its end, warnings of libraries and the error that ended it included."""
+    """Log one call from its beginning to its end, warnings of libraries and the error that ended it included.
+
+    path : of the log, as `RunFolder.place` gives it
+    """
     import numpy
     import torch
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ..checksums import seal, unseal
+from ..checksums import seal, sha256, unseal
 from ..data.dataset import Picture, Sample, Source
 from ..data.maps import StackRow
 from ..errors import RunError
@@ -99,8 +99,9 @@ class RegionStore:
 
     def _read(self, number: int, *, with_pictures: bool = False) -> Extracted | None:
         """A stored shard without its pictures; None where it is missing or damaged, or these are wanted and gone."""
+        path = self.run.place(self._shard(number))
         try:
-            parts, notes = unseal(self.run.path / self._shard(number))
+            parts, notes = unseal(path)
             parts.pop("none", None)
             records = json.loads(notes["records"])
             images = [ImageRecord(**row) for row in records["images"]]
@@ -110,13 +111,13 @@ class RegionStore:
             names += [
                 name for region in found.regions for name in (self.crop_name(region), self.crop_mask_name(region))
             ]
-            return None if with_pictures and not all((self.run.path / name).is_file() for name in names) else found
         except Exception:  # the library has its own error type for each kind of damage
             return None
+        return None if with_pictures and not all(self.run.place(name).is_file() for name in names) else found
 
     def crop(self, index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
         """The stored crop (S, S, 3) uint8 and mask (S, S) bool of one region."""
-        picture = self.run.path / self.crop_name(self.regions[index])
+        picture = self.run.place(self.crop_name(self.regions[index]))
         crop, mask = read_crop(picture)
         if crop is None or mask is None:
             raise RunError(
@@ -150,10 +151,8 @@ class RegionStore:
             self._write_png(self.crop_mask_name(region), mask.astype(np.uint8) * 255)
 
     def _write_png(self, name: str, picture: npt.NDArray[Any]) -> None:
-        path = self.run.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         _, data = cv2.imencode(".png", picture, [cv2.IMWRITE_PNG_COMPRESSION, 1])
-        path.write_bytes(data.tobytes())  # no need to be atomic: the shard is written after its pictures
+        self.run.put(name, data.tobytes())  # the shard is written after its pictures
 
 
 def read_crop(path: Path) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.bool_] | None]:
@@ -164,9 +163,9 @@ def read_crop(path: Path) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.
 
 
 def _read_png(path: Path, flags: int) -> npt.NDArray[Any] | None:
-    """As cv2.imread, which cannot open every name on every system."""
+    """As cv2.imread, which cannot open every name on every system; a link or a pipe is no picture of a run."""
     try:
-        data = np.frombuffer(path.read_bytes(), np.uint8)
+        data = np.frombuffer(path.read_bytes() if stat.S_ISREG(path.lstat().st_mode) else b"", np.uint8)
     except OSError:
         return None
     return cv2.imdecode(data, flags) if len(data) else None
@@ -201,8 +200,7 @@ def _identity(source: Source | None) -> Any:
     if source is None:
         return None
     if isinstance(source, np.ndarray):
-        digest = hashlib.sha256(np.ascontiguousarray(source).tobytes()).hexdigest()
-        return [str(source.dtype), source.shape, digest]
+        return [str(source.dtype), source.shape, sha256(np.ascontiguousarray(source).tobytes())]
     return file_identity(source)
 
 
@@ -222,7 +220,6 @@ def content_order(items: Sequence[Sample]) -> list[int]:
 
 def _digest(image: Picture) -> str:
     try:
-        content = image.read_bytes() if isinstance(image, Path) else np.ascontiguousarray(image).tobytes()
+        return sha256(image if isinstance(image, Path) else np.ascontiguousarray(image).tobytes())
     except OSError:
         return ""
-    return hashlib.sha256(content).hexdigest()

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import glob
-import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +14,9 @@ from ..assign.images import image_classes, merge_regions
 from ..config import MergeConfig
 from ..data.dataset import Sample, Source
 from ..data.maps import StackRow
-from ..errors import RunError, SettingsError
+from ..errors import RunError
 from ..regions.records import ImageRecord, RegionRecord
-from .folder import CORRECTIONS, HISTORY, IMAGES_TABLE, MANIFEST, PARTIAL, REGIONS_TABLE, RunFolder
+from .folder import CORRECTIONS, HISTORY, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, RunFolder
 
 DIGITS = 6  # of all figures: equal results are equal bytes, whichever engine computed them
 REGION_COLUMNS = (
@@ -84,12 +78,9 @@ def assign(
     region_best = known.max(axis=1, initial=0.0)
 
     counted = _counted(region_labels, of_image, len(images), normal_counts=config.normal_counts)
-    probabilities = merge_regions(
-        known[counted], of_image[counted], len(images),
-        areas=np.array([r.area for r in regions])[counted], scores=np.array([r.score for r in regions])[counted],
-        image_sizes=np.array([(r.height, r.width) for r in images]).reshape(-1, 2), how=config.how,
-        temperature=config.temperature,
-    )  # fmt: skip
+    sizes = np.array([(r.height, r.width) for r in images]).reshape(-1, 2)
+    areas, scores = (np.array([getattr(r, name) for r in regions])[counted] for name in ("area", "score"))
+    probabilities = merge_regions(known[counted], of_image[counted], sizes, config, areas=areas, scores=scores)
     has_region = np.zeros(len(images), dtype=bool)
     has_region[of_image] = True
     if 0 in classes:
@@ -143,8 +134,11 @@ def _counted(
     return say.astype(bool)
 
 
-def manifest(images: Sequence[ImageRecord], items: Sequence[Sample]) -> pd.DataFrame:
-    """Every file that was looked at, read or skipped, and where it and its map lay; arrays lie nowhere."""
+def manifest(images: Sequence[ImageRecord], items: Sequence[Sample], run: Path) -> pd.DataFrame:
+    """Every file that was looked at, read or skipped, and where it and its map lie; arrays lie nowhere.
+
+    run : its folder; a map inside it is called by its name there, `maps/crack/000.npy`
+    """
     return pd.DataFrame(
         {
             "image": [r.id for r in images],
@@ -155,16 +149,19 @@ def manifest(images: Sequence[ImageRecord], items: Sequence[Sample]) -> pd.DataF
             "score": [np.nan if r.error else round(r.score, DIGITS) for r in images],
             "threshold": [r.threshold for r in images],
             "message": [r.error or r.note for r in images],
-            "file": [_place(item.image) for item in items],
-            "map": [_place(item.map) for item in items],
+            "file": [_place(item.image, run) for item in items],
+            "map": [_place(item.map, run) for item in items],
         }
     )
 
 
-def _place(source: Source | None) -> str:
+def _place(source: Source | None, run: Path) -> str:
     if isinstance(source, StackRow):
         return str(replace(source, path=source.path.absolute()))
-    return str(source.absolute()) if isinstance(source, Path) else ""
+    if not isinstance(source, Path):
+        return ""
+    inside = source.is_relative_to(run / "maps")
+    return source.relative_to(run).as_posix() if inside else str(source.absolute())
 
 
 def to_csv(table: pd.DataFrame) -> str:
@@ -172,124 +169,12 @@ def to_csv(table: pd.DataFrame) -> str:
     return table.to_csv(index=False, lineterminator="\n")
 
 
-def check_table(path: Path) -> None:
-    """Fail before the work, not after it, where `write_table` could not write such a file."""
-    suffix = path.suffix.lower()
-    if suffix not in (".csv", ".parquet"):
-        raise SettingsError(f"{path}: expected a table that ends in .csv or .parquet.")
-    if suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise SettingsError(f"{path}: Parquet needs pyarrow: pip install 'anomalyncd[parquet]', or write .csv.")
-    if path.is_dir():
-        raise RunError(f"{path}: expected a file to write, but this is a folder.")
-
-
-GROUP = 10_000  # rows that are written at once
-ABANDONED = 86_400  # seconds after which a file that a killed process left is taken away
-
-
-class TableWriter:
-    """A .csv or .parquet file that is written piece by piece, and is there whole or not at all.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "table.csv"
-    >>> with TableWriter(path) as table:
-    ...     table.add(pd.DataFrame({"image": ["a.png"], "label": [1]}))
-    ...     table.add(pd.DataFrame({"image": ["b.png"], "label": [2]}))
-    >>> path.read_text().split()
-    ['image,label', 'a.png,1', 'b.png,2']
-    """
-
-    def __init__(self, path: Path) -> None:
-        check_table(path)
-        self.path = path
-        self.partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")  # another process may write the same table
-        self._empty: pd.DataFrame | None = None  # what to write where no piece has a row
-        self._waiting: list[pd.DataFrame] = []  # pieces of the next group of rows
-        self._parquet: Any = None
-
-    def __enter__(self) -> TableWriter:
-        with self._told():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            for left in self.path.parent.glob(f"{glob.escape(self.path.name)}.*{PARTIAL}"):
-                if time.time() - left.stat().st_mtime > ABANDONED:
-                    left.unlink(missing_ok=True)
-            self._file = self.partial.open("wb")
-        self._begun = False
-        return self
-
-    def add(self, table: pd.DataFrame) -> None:
-        """Put rows behind those that are there; a piece without rows waits for one that has some."""
-        if len(table):
-            self._waiting.append(table)
-            if sum(map(len, self._waiting)) >= GROUP:
-                self._flush()
-        elif self._empty is None:
-            self._empty = table
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            if kind is None:
-                if not self._begun and not self._waiting and self._empty is not None:
-                    self._waiting.append(self._empty)
-                self._flush()
-                with self._told():
-                    if self._parquet is not None:
-                        self._parquet.close()
-                    self._file.flush()
-                    os.fsync(self._file.fileno())  # on disk before the name is
-                    self._file.close()
-                    self.partial.replace(self.path)
-        finally:
-            with suppress(OSError):
-                self._file.close()
-            with suppress(OSError):
-                self.partial.unlink(missing_ok=True)
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        table, self._waiting = pd.concat(self._waiting, ignore_index=True), []
-        with self._told():
-            if self.path.suffix.lower() == ".csv":
-                text = table.to_csv(index=False, header=not self._begun, lineterminator="\n")
-                self._file.write(text.encode("utf-8"))
-            else:
-                self._write_parquet(table)
-        self._begun = True
-
-    def _write_parquet(self, table: pd.DataFrame) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        if self._parquet is None:
-            schema = pa.Schema.from_pandas(table, preserve_index=False)
-            for place, column in enumerate(schema):  # a column of nothing but None in the first piece holds text later
-                if pa.types.is_null(column.type):
-                    schema = schema.set(place, pa.field(column.name, pa.string()))
-            self._parquet = pq.ParquetWriter(self._file, schema)
-        self._parquet.write_table(pa.Table.from_pandas(table, schema=self._parquet.schema, preserve_index=False))
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise RunError(f"{self.path}: cannot be written ({error.strerror or error}).") from error
-
-
-def write_table(table: pd.DataFrame, path: Path) -> None:
-    """Write .csv or .parquet, whole or not at all."""
-    with TableWriter(path) as file:
-        file.add(table)
-
-
 def read_history(run: Path) -> list[dict[str, float]]:
     """The loss of each epoch, from loss.csv; empty where nothing was learned."""
-    if not (run / HISTORY).exists():
+    path = RunFolder(run).place(HISTORY)
+    if not path.exists():
         return []
-    table = read_csv(run / HISTORY)
+    table = read_csv(path)
     return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()]
 
 
@@ -325,11 +210,11 @@ def _check(table: pd.DataFrame, path: Path) -> None:
 
 def read_results(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """images.csv and manifest.csv of a finished run."""
+    RunFolder(run).recover()
     if not (run / IMAGES_TABLE).is_file():
         raise RunError(
             f"{run}: expected a finished run with {IMAGES_TABLE}, none found. Make or finish one with `anomalyncd discover`."
         )
-    RunFolder(run).recover()
     images, files = read_csv(run / IMAGES_TABLE), read_csv(run / MANIFEST)
     if unlisted := sorted(set(images["image"]) - set(files["image"])):
         raise RunError(f"{run / MANIFEST}: expected a row for every image of {IMAGES_TABLE}, none for {unlisted[0]}.")

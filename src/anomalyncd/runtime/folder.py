@@ -65,10 +65,12 @@ class ExportInfo:
 
 def is_exported(folder: Path) -> bool:
     """Whether this is a folder that `Runtime` opens, whole or damaged, and not a run folder or another export."""
+    if not (folder / MARKER).is_file():  # nor a pipe, which would never end
+        return False
     try:
         return json.loads((folder / MARKER).read_text(encoding="utf-8")).get("format") in ENGINE_OF
     except (OSError, ValueError, AttributeError, RecursionError):
-        return (folder / MARKER).is_file() and not (folder / IMAGES_TABLE).exists()
+        return not (folder / IMAGES_TABLE).exists()
 
 
 def read_export(folder: Path) -> ExportInfo:

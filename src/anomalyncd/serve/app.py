@@ -21,7 +21,6 @@ from ..checksums import stable_hash
 from ..discovery.classify import Predictor
 from ..discovery.model import DiscoveryModel
 from ..errors import BadFileError
-from ..regions.find import CropRule
 from .batching import Batcher, BusyError, Classed
 from .gate import GONE, Gate, Traffic, later, too_large
 from .guard import refusal
@@ -124,8 +123,8 @@ def make_api(
                         len(found) == 1 or not isinstance(outcome, BadFileError)
                     ):
                         raise outcome
-                budget, rule = RunBudget(limits.runs), predictor.extractor.rule
-                content = await run_sync(_answer, outcomes, model, rule, masks, budget, abandon_on_cancel=True)
+                budget = RunBudget(limits.runs)
+                content = await run_sync(_answer, outcomes, model, masks, budget, abandon_on_cancel=True)
         except TimeoutError:
             raise RefusedError(refusal(504, f"No answer within {limits.seconds:g} s.")) from None
         finally:
@@ -210,12 +209,11 @@ async def _read(request: Request, limits: Limits, traffic: Traffic) -> bytes:
 def _answer(
     outcomes: Sequence[tuple[str, Classed | BaseException]],
     model: DiscoveryModel,
-    rule: CropRule,
     masks: MaskForm,
     budget: RunBudget,
 ) -> bytes:
     images: list[ImageAnswer | FailedImage] = [
-        _image(name, found, model, rule, masks, budget)
+        _image(name, found, model, masks, budget)
         if isinstance(found, Classed)
         else FailedImage(name=name, error=str(found))
         for name, found in outcomes
@@ -223,13 +221,11 @@ def _answer(
     return PredictAnswer(images=images).model_dump_json().encode()
 
 
-def _image(
-    name: str, found: Classed, model: DiscoveryModel, rule: CropRule, masks: MaskForm, budget: RunBudget
-) -> ImageAnswer:
+def _image(name: str, found: Classed, model: DiscoveryModel, masks: MaskForm, budget: RunBudget) -> ImageAnswer:
     size = (found.record.height, found.record.width)
     shapes: Sequence[Mask | None] = [None] * len(found.regions)
     if masks != "none":
-        shapes = list(region_shapes(found.mask, size, rule, len(found.regions)))
+        shapes = list(region_shapes(found.mask, size, model.config.crop, len(found.regions)))
     row = found.image
     return ImageAnswer(
         name=name, width=size[1], height=size[0], label=row["label"], class_name=row["class_name"],

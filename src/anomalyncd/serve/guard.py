@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import ipaddress
 from http.cookies import CookieError, SimpleCookie
@@ -11,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..checksums import sha256
 
 MOST_BYTES = 1_000_000  # of a request: a hundred thousand numbers of regions
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -146,7 +147,7 @@ def _same(given: str, expected: str) -> bool:
 
 
 def _derived(token: str) -> str:
-    return hashlib.sha256(f"cookie of {token}".encode()).hexdigest()
+    return sha256(f"cookie of {token}".encode())
 
 
 def _cookie(header: str, name: str) -> str:

@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ..regions.find import CropRule, find_regions
+from ..config import CropConfig
+from ..regions.find import find_regions
 
 Mask = npt.NDArray[np.bool_]
 
@@ -33,7 +34,7 @@ class RunBudget:
             )
 
 
-def region_shapes(mask: Mask | None, image_size: tuple[int, int], rule: CropRule, count: int) -> Iterator[Mask]:
+def region_shapes(mask: Mask | None, image_size: tuple[int, int], crop: CropConfig, count: int) -> Iterator[Mask]:
     """The mask of each region inside its box, (height, width) of the box in image pixels, in the order of the regions.
 
     Parameters
@@ -44,7 +45,7 @@ def region_shapes(mask: Mask | None, image_size: tuple[int, int], rule: CropRule
     if mask is None or not mask.any():
         yield from (np.ones(image_size, bool) for _ in range(count))
         return
-    regions, components = find_regions(mask, image_size, rule=rule)
+    regions, components = find_regions(mask, image_size, crop)
     for region in regions[:count]:
         x, y, width, height = region.box
         rows = np.arange(y, y + height) * mask.shape[0] // image_size[0]

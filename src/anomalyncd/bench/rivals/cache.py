@@ -14,9 +14,8 @@ from filelock import FileLock
 
 from ... import __version__
 from ...checksums import stable_hash
-from ...discovery.model import FORMAT
 from ...errors import RunError
-from ...run.folder import PARTIAL
+from ...run.folder import FORMAT, PARTIAL
 
 Array = npt.NDArray[Any]
 SMALL = 65_536  # bytes of an array that is rather read than mapped, which an empty one cannot be

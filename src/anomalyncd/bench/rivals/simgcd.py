@@ -13,17 +13,17 @@ differs on a CPU.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from ...assign.images import novel_probabilities
+from ...learn.losses import Temperatures, teacher_temperature
 from ...learn.network import RegionNet
 from .base import Features, Job, Probabilities
 from .training import TrainedRival
-
-TEMPERATURE = 0.1  # of the student
 
 
 class SimGCD(TrainedRival):
@@ -52,9 +52,8 @@ class SimGCD(TrainedRival):
         n_base = 0 if job.base is None else int(job.base.numbered_labels.max()) + 1
         net = self._network(RegionNet, n_base + self.n_classes)
         features, _ = self._learn(
-            job, net, n_base, entropy_weight=self.entropy_weight, student_temperature=TEMPERATURE,
-            teacher_temperature=(0.07, 0.04), teacher_epochs=30, teacher_step=1,
-        )  # fmt: skip
+            job, net, n_base, self.entropy_weight, partial(teacher_temperature, epochs=30, step=1)
+        )
         with torch.inference_mode():
             cosines = features @ net.heads.weight[0].cpu().numpy().T
-        return features, np.asarray(novel_probabilities(cosines, n_base, TEMPERATURE), np.float64)
+        return features, np.asarray(novel_probabilities(cosines, n_base, Temperatures.student), np.float64)

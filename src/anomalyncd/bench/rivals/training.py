@@ -8,7 +8,7 @@ features that are clustered come from the centre square.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,9 +20,11 @@ from ...config import LearnConfig, make_config
 from ...data.dataset import Sample
 from ...data.images import read_image
 from ...errors import SettingsError
-from ...learn.bank import Indices, draw_two, fill_bank, run_trunk
+from ...learn.bank import Crops, Indices, draw_two, fill_bank, run_trunk
+from ...learn.distributed import ALONE
+from ...learn.losses import teacher_temperature
 from ...learn.network import RegionNet, ViewBatch
-from ...learn.trainer import train
+from ...learn.trainer import Targets, train
 from ...learn.views import centre
 from .base import Features, Job, Rival
 from .patches import BATCH, image_key, square
@@ -38,7 +40,7 @@ class TrainedRival(Rival):
     Parameters
     ----------
     epochs : the papers train 200; 50 is what two cores do in minutes
-    batch_size, learning_rate, weight_decay : as in the papers
+    batch_size, learning_rate : as in the papers
     supervised_weight : λ, share of the losses on the labelled base set; without a base set they vanish
     bank_views : V, random views kept of each image; size : side in pixels of a view
     """
@@ -52,7 +54,6 @@ class TrainedRival(Rival):
         epochs: int = 50,
         batch_size: int = 128,
         learning_rate: float = 0.1,
-        weight_decay: float = 5e-5,
         supervised_weight: float = 0.35,
         bank_views: int = 8,
         size: int = 224,
@@ -60,12 +61,18 @@ class TrainedRival(Rival):
     ) -> None:
         super().__init__(n_classes, **settings)
         self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
-        self.weight_decay, self.supervised_weight = weight_decay, supervised_weight
-        self.bank_views, self.size = bank_views, size
+        self.supervised_weight, self.bank_views, self.size = supervised_weight, bank_views, size
 
-    def _learn(self, job: Job, net: RegionNet, n_base: int, **settings: Any) -> tuple[Features, Features]:
+    def _learn(
+        self,
+        job: Job,
+        net: RegionNet,
+        n_base: int,
+        entropy_weight: float,
+        teacher: Callable[[int], float] = teacher_temperature,
+    ) -> tuple[Features, Features]:
         """Train `net`; returns the features (unit vectors) of the images and of the base set."""
-        config = self._config(settings)
+        config = self._config(entropy_weight)
         sets = [job.items] if job.base is None else [job.items, job.base.samples]
         banks = self._timed("views", lambda: [self._bank(job, items) for items in sets])
         labels = np.full(len(job.items), -1)
@@ -77,8 +84,8 @@ class TrainedRival(Rival):
             views = WholeViews([np.load(bank / "tokens.npy", mmap_mode="r") for bank in banks], device)
             with self.progress.task("Learning", config.epochs) as advance:
                 trained = train(
-                    net, views, labels, np.ones(len(labels), np.float32), config, n_base=n_base, normal=None,
-                    seed=self.random_state, on_epoch=lambda row: advance(1, f"loss {row['loss']:.4f}"),
+                    net, views, Targets(labels, np.ones(len(labels), np.float32), n_base), config,
+                    seed=self.random_state, on_epoch=lambda row: advance(1, f"loss {row['loss']:.4f}"), teacher=teacher,
                 )  # fmt: skip
             self.history_ = trained.history
             if self.history_ and not self.history_[-1]["loss"] < self.history_[0]["loss"]:
@@ -96,13 +103,13 @@ class TrainedRival(Rival):
             torch.manual_seed(self.random_state)
             return kind(vit.width, n_outputs, 1, vit=vit).to(next(vit.parameters()).device)
 
-    def _config(self, settings: dict[str, Any]) -> LearnConfig:
+    def _config(self, entropy_weight: float) -> LearnConfig:
         own = {
             "epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate,
-            "weight_decay": self.weight_decay, "supervised_weight": self.supervised_weight, "n_heads": 1,
+            "supervised_weight": self.supervised_weight, "entropy_weight": entropy_weight, "n_heads": 1,
             "bank_views": self.bank_views, "contrastive_weight": 1.0, "correction_threshold": -1.0,
         }  # fmt: skip
-        return make_config({"learn": {**own, **settings}}).learn
+        return make_config({"learn": own}).learn
 
     def _bank(self, job: Job, items: Sequence[Sample]) -> Path:
         """Folder with tokens.npy (R, V, N, C) of the random views, and centre.npy (R, N, C), float16."""
@@ -116,8 +123,8 @@ class TrainedRival(Rival):
         def fill(path: Path) -> None:
             with self.progress.task("Views", len(items)) as advance:
                 fill_bank(
-                    path, vit, picture, len(items), n_views=self.bank_views, input_size=view, batch_size=BATCH,
-                    seed=[0], on_region=lambda _: advance(),
+                    path, vit, Crops(picture, len(items), view), n_views=self.bank_views, batch_size=BATCH, seed=0,
+                    on_region=lambda _: advance(),
                 )  # fmt: skip
             shape = np.load(path / "tokens.npy", mmap_mode="r").shape
             out = np.lib.format.open_memmap(
@@ -142,12 +149,11 @@ class WholeViews:
     banks : (R_k, V, N, C) float16 each, usually memory maps
     """
 
+    team = ALONE
+
     def __init__(self, banks: Sequence[npt.NDArray[np.float16]], device: torch.device) -> None:
         self.banks, self.device = banks, device
         self.starts = np.cumsum([0, *(len(bank) for bank in banks)])
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
         one, two = (self._batch(indices, view) for view in draw_two(len(indices), self.banks[0].shape[1], rng))

@@ -1,0 +1,297 @@
+"""A finished run, and the one way to read it: what it was made from, what it found, and the model that it left."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from safetensors import SafetensorError
+
+from ..checksums import unseal
+from ..config import Config, make_config, read_config
+from ..data.dataset import Sample
+from ..data.images import read_image
+from ..data.maps import StackRow, read_map, read_mask
+from ..discovery.model import DiscoveryModel, read_names
+from ..errors import BadFileError, RunError
+from ..labels import UNKNOWN, default_name
+from ..learn.classifier import Parts
+from ..regions.find import find_regions
+from .folder import (
+    CLASS_NAMES,
+    CORRECTIONS,
+    COUNT,
+    GROUPS,
+    HISTORY,
+    IMAGES_TABLE,
+    MANIFEST,
+    REGIONS_TABLE,
+    RETRAINED,
+    RunFolder,
+)
+from .store import RegionStore, file_stem, read_crop
+from .tables import read_csv
+
+if TYPE_CHECKING:  # a model is read without torch
+    from ..detect.base import Detector
+
+S = TypeVar("S")
+T = TypeVar("T")
+Mask = npt.NDArray[np.bool_]
+Key = tuple[str, int]  # image, region
+
+
+class FinishedRun:
+    """A run folder that `discover` or `fit` has finished. Each thing is read when it is first asked for.
+
+    Files of the user's own, and pictures, move and vanish: where one cannot be read, the methods return None.
+
+    Parameters
+    ----------
+    path : folder of the run; may be a link to it
+    given : the images as they were given to the run, their maps if these came from outside, and true masks if there are any.
+        An image that is not among them is looked for where it was when the run was made.
+    device : for the model and the detector
+
+    Examples
+    --------
+    >>> FinishedRun("nowhere")
+    Traceback (most recent call last):
+    anomalyncd.errors.RunError: nowhere: expected a finished run with images.csv, none found. Make or finish one with \
+`anomalyncd discover`.
+    """
+
+    def __init__(self, path: str | Path, *, given: Iterable[Sample] = (), device: str = "auto") -> None:
+        self.path, self.device = Path(path), device
+        self.folder = RunFolder(self.path)
+        self._given = {sample.id: sample for sample in given}
+        if not (self.path / IMAGES_TABLE).is_file():
+            raise RunError(
+                f"{self.path}: expected a finished run with {IMAGES_TABLE}, none found. Make or finish one with "
+                "`anomalyncd discover`."
+            )
+        self.folder.recover()
+
+    @cached_property
+    def model(self) -> DiscoveryModel:
+        """What the run has learned, with the names that people gave."""
+        return DiscoveryModel.read(self.path, device=self.device)
+
+    @cached_property
+    def config(self) -> Config:
+        """The settings that the run was made with."""
+        return make_config(read_config(self.folder.place("config.yaml")))
+
+    @cached_property
+    def images(self) -> pd.DataFrame:
+        """images.csv, a row for each image that could be read."""
+        images = self._table(IMAGES_TABLE)
+        if unlisted := sorted(set(images["image"]) - set(self.manifest["image"])):
+            raise RunError(
+                f"{self.path / MANIFEST}: expected a row for every image of {IMAGES_TABLE}, none for {unlisted[0]}."
+            )
+        return images
+
+    @cached_property
+    def regions(self) -> pd.DataFrame:
+        """regions.csv, a row for each region."""
+        regions = self._table(REGIONS_TABLE)
+        if unlisted := sorted(set(regions["image"]) - set(self.manifest["image"])):
+            raise RunError(
+                f"{self.path / MANIFEST}: expected a row for every image of {REGIONS_TABLE}, none for {unlisted[0]}."
+            )
+        return regions
+
+    @cached_property
+    def manifest(self) -> pd.DataFrame:
+        """manifest.csv, a row for each file that was looked at."""
+        return read_csv(self.folder.place(MANIFEST))
+
+    @cached_property
+    def outliers(self) -> pd.DataFrame:
+        """groups.csv: regions that are apart from all others."""
+        return read_csv(self.folder.place(GROUPS))
+
+    @cached_property
+    def history(self) -> list[dict[str, float]]:
+        """Loss of each epoch; empty where nothing was learned."""
+        path = self.folder.place(HISTORY)
+        if not path.exists():
+            return []
+        table = read_csv(path)
+        return [dict(zip(table.columns, row, strict=True)) for row in table.to_numpy().tolist()]
+
+    @cached_property
+    def count(self) -> dict[str, Any] | None:
+        """How the number of classes was estimated; None where it was given."""
+        path = self.folder.place(COUNT)
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise RunError(f"{path}: expected how the number of classes was estimated ({error}).") from error
+
+    @cached_property
+    def corrections(self) -> dict[Key, int]:
+        """(image, region) → class that a person decided on."""
+        return read_corrections(self.path)
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """Label → name of every class that the run knows, −1 included; classes.json outweighs the tables."""
+        names: dict[int, str] = {}
+        for table in (self.images, self.regions):
+            names = dict(zip(table["label"].tolist(), table["class_name"].tolist(), strict=True)) | names
+        names |= read_names(self.path)
+        return {label: name or default_name(label) for label, name in names.items()} | {UNKNOWN: default_name(UNKNOWN)}
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Image id → why it could not be read."""
+        failed = self.manifest[self.manifest["status"] == "skipped"]
+        return dict(zip(failed["image"], failed["message"], strict=True))
+
+    @property
+    def truth(self) -> dict[str, str]:
+        """Image id → class by folder or table; empty where the run was told none."""
+        images = self.images
+        return dict(zip(images["image"], images["true_label"], strict=True)) if "true_label" in images else {}
+
+    @cached_property
+    def rows(self) -> dict[Key, int]:
+        """(image, region) → row of regions.csv."""
+        keys = zip(self.regions["image"].tolist(), self.regions["region"].tolist(), strict=True)
+        return {key: row for row, key in enumerate(keys)}
+
+    @cached_property
+    def store(self) -> RegionStore:
+        """Records of all images and regions, in the order of the tables, and the features of the frozen network."""
+        store = RegionStore(self.folder).read(len(self.manifest))
+        if [(region.image, region.region) for region in store.regions] != list(self.rows):
+            raise RunError(
+                f"{self.path}: regions.csv does not fit what the run has stored in tokens/. Call the same `discover` again."
+            )
+        return store
+
+    @cached_property
+    def features(self) -> Parts:
+        """Part → (R, V, C), in the order of regions.csv, as the trained network sees the regions."""
+        if self.model.classifier is None or not self.model.classifier.last_block:
+            return self.store.parts
+        try:
+            return unseal(self.folder.place(RETRAINED))[0]
+        except (OSError, SafetensorError, RunError, ValueError) as error:
+            raise RunError(f"{self.path / RETRAINED}: missing or damaged. Call the same `discover` again.") from error
+
+    @cached_property
+    def range(self) -> tuple[float, float] | None:
+        """(low, high) that the binariser was fitted to, in the maps' units; None where there were no maps."""
+        binarizer = self.model.binarizer
+        if binarizer is None or not (math.isfinite(binarizer.low_) and math.isfinite(binarizer.high_)):
+            return None
+        return binarizer.low_, binarizer.high_
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """Changes when a table of the run does; asked of the disk each time."""
+        files = [self.path / name for name in (IMAGES_TABLE, REGIONS_TABLE, CLASS_NAMES, CORRECTIONS)]
+        return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in (f.stat() for f in files if f.exists()))
+
+    def detector(self) -> Detector:
+        """The detector that made the run's maps, ready for new images."""
+        from ..discovery.maps import detect_again
+
+        return detect_again(self.path, self.model.config)
+
+    def image(self, name: str) -> npt.NDArray[np.uint8] | None:
+        """(H, W, 3) uint8 RGB."""
+        source = self._given[name].image if name in self._given else self.file(name) or Path(name)
+        return _readable(read_image, source)
+
+    def map(self, name: str) -> npt.NDArray[np.float32] | None:
+        """(h, w) float32, in the detector's units."""
+        given = self._given[name].map if name in self._given else None
+        if given is not None:
+            return _readable(read_map, given)
+        place = self._cell(name, "map")
+        if place is None:
+            return None
+        return _readable(read_map, self.folder.place(place) if place.startswith("maps/") else StackRow.parse(place))
+
+    def mask(self, name: str) -> Mask | None:
+        """(h, w) bool, as the run used it."""
+        return _readable(read_mask, self.folder.place(f"masks/{file_stem(self._index[name], name)}.png"))
+
+    def true_mask(self, name: str) -> Mask | None:
+        """(h, w) bool, of the given samples: an image without one is normal if others have one, else nobody knows."""
+        if name not in self._given or all(sample.mask is None for sample in self._given.values()):
+            return None
+        mask = self._given[name].mask
+        return np.zeros((1, 1), bool) if mask is None else _readable(read_mask, mask)
+
+    def crop(self, row: int) -> tuple[npt.NDArray[np.uint8] | None, Mask | None]:
+        """Crop (S, S, 3) uint8 RGB and its mask (S, S) bool of a row of regions.csv."""
+        name = self.regions["crop"].iloc[row] if "crop" in self.regions else None
+        return read_crop(self.folder.place(name)) if isinstance(name, str) and name else (None, None)
+
+    def file(self, name: str) -> Path | None:
+        """Where the image lay when the run was made; None for an array."""
+        place = self._cell(name, "file")
+        return Path(place) if place else None
+
+    def size(self, name: str) -> tuple[int, int]:
+        """(H, W) of an image, without reading it."""
+        row = self.manifest.iloc[self._index[name]]
+        return int(row["height"]), int(row["width"])
+
+    def region_masks(self, name: str) -> list[Mask]:
+        """(H, W) bool of each region of an image, in the order of its rows in regions.csv, at the image's own size."""
+        count, size = int(self.manifest.iloc[self._index[name]]["n_regions"]), self.size(name)
+        mask, crop = self.mask(name), self.config.crop
+        if mask is None or not mask.any():
+            return [np.ones(size, bool)] * count
+        regions, components = find_regions(mask, size, crop)
+        large = cv2.resize(components.astype(np.float32), size[::-1], interpolation=cv2.INTER_NEAREST)
+        masks = [np.isin(large, region.labels) for region in regions[:count]]
+        for own, region in zip(masks, regions, strict=False):
+            if not own.any():  # thinner than a pixel of the image
+                x, y, width, height = region.box
+                own[y : y + height, x : x + width] = True
+        return masks
+
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.manifest["image"])}
+
+    def _cell(self, name: str, column: str) -> str | None:
+        place = self.manifest.iloc[self._index[name]].get(column) if name in self._index else None
+        return place if isinstance(place, str) and place else None
+
+    def _table(self, name: str) -> pd.DataFrame:
+        table = read_csv(self.folder.place(name))
+        table["class_name"] = table["class_name"].fillna("")
+        return table
+
+
+def read_corrections(run: Path) -> dict[Key, int]:
+    """(image, region) → class that a person decided on, of a run that need not be finished."""
+    path = RunFolder(run).place(CORRECTIONS)
+    if not path.exists():
+        return {}
+    table = read_csv(path)
+    keys = zip(table["image"], table["region"].astype(int), strict=True)
+    return dict(zip(keys, table["label"].astype(int), strict=True))
+
+
+def _readable(reader: Callable[[S], T], source: S) -> T | None:
+    try:
+        return reader(source)
+    except BadFileError:
+        return None

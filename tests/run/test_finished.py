@@ -1,0 +1,102 @@
+"""A finished run as everything above reads it: tables, names, features, pictures, and clear words where it is damaged."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anomalyncd import AnomalyNCD
+from anomalyncd.data.gather import gather
+from anomalyncd.errors import RunError
+from anomalyncd.run.finished import FinishedRun
+from scenes import KINDS, TINY, fit, write_scenes
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_scenes(tmp_path_factory.mktemp("line"), KINDS, seed=0)
+
+
+@pytest.fixture(scope="module")
+def made(line: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    fit(line, folder, "maps")
+    return folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def test_tables_names_and_features_belong_together(made: Path) -> None:
+    run = FinishedRun(made)
+    loaded = AnomalyNCD.load(made)
+    assert run.images["label"].tolist() == loaded.labels_.tolist()
+    assert len(run.regions) == len(run.store.regions) == len(run.rows)
+    assert {part: values.shape[0] for part, values in run.features.items()} == dict.fromkeys(
+        run.features, len(run.regions)
+    )
+    assert run.names[0] == "normal" and run.names[-1] == "unknown" and run.names[1] == "class 1"
+    assert run.skipped == {} and run.corrections == {} and len(run.history) == 3 and run.count is None
+    assert run.config == run.model.config.model_copy(update={"device": run.config.device})
+
+
+def test_pictures_are_found_by_name_and_row(made: Path, line: Path) -> None:
+    run = FinishedRun(made)
+    name = run.regions["image"].iloc[-1]  # the first ones are false alarms
+    image, mask, heat = run.image(name), run.mask(name), run.map(name)
+    assert image is not None and mask is not None and heat is not None
+    assert image.shape[:2] == run.size(name) and mask.any() and run.file(name) == (line / "images" / name).absolute()
+    crop, crop_mask = run.crop(0)
+    assert crop is not None and crop_mask is not None and crop.shape[:2] == crop_mask.shape
+    assert [own.shape for own in run.region_masks(name)] == [run.size(name)]
+    assert run.range is not None and run.range[0] < run.range[1]
+    assert run.true_mask(name) is None
+    given = FinishedRun(made, given=gather(line / "images", masks=line / "masks").samples)
+    true = given.true_mask(name)
+    assert true is not None and true.any()
+
+
+def test_maps_that_a_detector_made_are_found(line: Path, tmp_path: Path) -> None:
+    small = {"settings": {"size": 64, "map_size": 64}}
+    AnomalyNCD(4, **TINY, detect=small).fit(line / "images", run=tmp_path / "run")
+    run = FinishedRun(tmp_path / "run")
+    values = run.map(run.images["image"].iloc[0])
+    assert values is not None and values.max() > 0 and run.detector().name == "musc"
+
+
+def test_what_is_gone_is_none(run: Path) -> None:
+    shutil.rmtree(run / "crops")
+    shutil.rmtree(run / "masks")
+    found = FinishedRun(run)
+    name = found.regions["image"].iloc[0]
+    assert found.mask(name) is None and found.crop(0) == (None, None)
+    assert np.all(found.region_masks(name)[0])
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda run: (run / "images.csv").unlink(), "finished run with images.csv, none found"),
+        (lambda run: shutil.rmtree(run / "tokens"), "does not fit what the run has stored"),
+        (lambda run: (run / "model.safetensors").write_bytes(b"x"), "damaged"),
+        (
+            lambda run: (run / "manifest.csv").write_text("image,status,height,width,n_regions,message\n"),
+            "row for every",
+        ),
+    ],
+)
+def test_damage_is_one_clear_line(run: Path, damage: object, words: str) -> None:
+    damage(run)  # type: ignore[operator]
+    with pytest.raises(RunError, match=words):
+        found = FinishedRun(run)
+        _ = found.images, found.features, found.model
+
+
+def test_a_link_to_a_run_is_a_run(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(made, target_is_directory=True)
+    assert len(FinishedRun(tmp_path / "link").images) == len(KINDS)

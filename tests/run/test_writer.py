@@ -1,0 +1,90 @@
+"""Tables that are written piece by piece, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from anomalyncd.errors import RunError, SettingsError
+from anomalyncd.run import writer
+from anomalyncd.run.writer import TableWriter, check_table
+from scenes import write_table
+
+
+def test_write_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({"image": ["ü"], "label": [1]})
+    write_table(table, tmp_path / "new" / "out.CSV")
+    assert (tmp_path / "new" / "out.CSV").read_bytes() == "image,label\nü,1\n".encode()
+    with pytest.raises(SettingsError, match=r"\.csv or \.parquet"):
+        check_table(tmp_path / "out.xlsx")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(RunError, match="this is a folder"):
+        TableWriter(tmp_path / "folder.csv")
+    monkeypatch.setattr(writer, "find_spec", lambda _: None)
+    with pytest.raises(SettingsError, match=r"pip install 'anomalyncd\[parquet\]'"):
+        check_table(tmp_path / "out.parquet")
+
+
+def test_write_table_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.FileIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", lambda path, mode: io.BufferedWriter(Full(path, mode)))
+    with pytest.raises(RunError, match=r"out\.csv: cannot be written \(No space left"):
+        write_table(pd.DataFrame({"image": ["a"]}), tmp_path / "out.csv")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_in_pieces_is_the_table(suffix: str, tmp_path: Path) -> None:
+    truth = [None, None, "x", "y"]
+    table = pd.DataFrame({"image": list("abcd"), "label": [1, 2, 3, 4], "p_0": [0.1, 1 / 3, 0, 1], "true": truth})
+    pieces, whole = tmp_path / f"pieces{suffix}", tmp_path / f"whole{suffix}"
+    with TableWriter(pieces) as file:
+        for piece in (table[:0], table[:2], table[2:2], table[2:]):
+            file.add(piece)
+    write_table(table, whole)
+    if suffix == ".csv":
+        assert pieces.read_bytes() == whole.read_bytes()
+    else:
+        pd.testing.assert_frame_equal(pd.read_parquet(pieces), pd.read_parquet(whole))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([pieces.name, whole.name])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_without_rows_has_its_columns(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"empty{suffix}"
+    write_table(pd.DataFrame({"image": [], "label": []}), path)
+    found = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
+    assert list(found.columns) == ["image", "label"] and not len(found)
+
+
+def test_two_processes_may_write_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "table.csv"
+    with TableWriter(path) as first:
+        first.add(pd.DataFrame({"a": [1, 1]}))
+        monkeypatch.setattr("os.getpid", lambda: 1)
+        with TableWriter(path) as second:
+            second.add(pd.DataFrame({"a": [2]}))
+        assert path.read_text() == "a\n2\n"
+    assert path.read_text() == "a\n1\n1\n" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_table_that_is_not_finished_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), TableWriter(path) as file:
+        file.add(pd.DataFrame({"a": [1]}))
+        raise KeyboardInterrupt
+    assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot be written"), TableWriter(tmp_path / "file" / "table.csv") as table:
+        table.add(pd.DataFrame({"a": [1]}))
