@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,71 +14,50 @@ import pytest
 
 from anomalyncd.data.dataset import Sample
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.store import file_stem
 
 MakeRun = Callable[..., tuple[Path, list[Sample]]]
-NAMES = {0: "normal", 1: "Riß/Öl: 3 µm"}
 
 
-def picture(index: int, size: tuple[int, int] = (60, 90)) -> tuple[Any, Any, Any]:
-    """A grey image, its map and its mask; images 0 and 1 of five have a defect."""
-    height, width = size
-    image = np.full((height, width, 3), 100 + index, np.uint8)
-    mask = np.zeros((height // 3, width // 3), bool)
+def picture(index: int) -> tuple[Any, Any]:
+    """A grey image and its map; images 0 and 1 of five have a defect."""
+    mask = np.zeros((20, 30), np.float32)
     if index % 5 < 2:
-        mask[4:12, 6:18] = True
-    values = cv2.GaussianBlur(mask.astype(np.float32), (5, 5), 0) + np.float32(0.1 + 0.001 * index)
-    return image, values, mask
+        mask[4:12, 6:18] = 1
+    return np.full((60, 90, 3), 100 + index, np.uint8), cv2.GaussianBlur(mask, (5, 5), 0) + np.float32(
+        0.1 + 0.001 * index
+    )
 
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    """Write a run of n images; maps : "own" numbered in the run, "mirrored" in the run, "given" with the items, or none."""
+    """Write a run of n images; maps : "own" in the run, "listed" in its manifest, "given" with the samples, or "none"."""
 
     def make(n_images: int = 20, maps: str = "own") -> tuple[Path, list[Sample]]:
         run = tmp_path / "run"
-        items = []
+        samples, places = [], []
         for index in range(n_images):
-            image, values, mask = picture(index)
-            item = Sample(f"folder/{index:03d}.png", tmp_path / "images" / f"{index:03d}.png")
-            assert isinstance(item.image, Path)
-            stem = file_stem(index, item.id)
-            places = {
-                "own": run / f"maps/{stem}.npy",
-                "mirrored": run / f"maps/folder/{index:03d}.npy",
-                "given": tmp_path / f"maps/{index:03d}.npy",
-            }
-            mask_file = run / f"masks/{stem}.png"
-            for path in (item.image, mask_file, *(places[kind] for kind in places if kind == maps)):
+            image, values = picture(index)
+            sample = Sample(f"folder/{index:03d}.png", tmp_path / "images" / f"{index:03d}.png")
+            assert isinstance(sample.image, Path)
+            map_file = (run / "maps/folder" if maps == "own" else tmp_path / "maps") / f"{index:03d}.npy"
+            for path in (sample.image, map_file):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            cv2.imwrite(str(item.image), image)
-            cv2.imwrite(str(mask_file), mask.astype(np.uint8) * 255)
-            if maps in places:
-                np.save(places[maps], values)
-            items.append(replace(item, map=places["given"] if maps == "given" else None))
-        defect = np.array([index % 5 < 2 for index in range(n_images)])
-        sure = np.where(defect, 0.99 - 0.01 * np.arange(n_images), 1.0)
-        images = pd.DataFrame(
-            {
-                "image": [item.id for item in items],
-                "label": defect.astype(int),
-                "class_name": [NAMES[int(d)] for d in defect],
-                "probability": sure,
-                "n_regions": defect.astype(int),
-                "p_0": np.where(defect, 1 - sure, sure),
-                "p_1": np.where(defect, sure, 1 - sure),
-            }
-        )
+            cv2.imwrite(str(sample.image), image)
+            if maps != "none":
+                np.save(map_file, values)
+            listed = {"own": map_file.relative_to(run).as_posix() if maps == "own" else "", "listed": str(map_file)}
+            places.append(listed.get(maps, ""))
+            samples.append(replace(sample, map=map_file if maps == "given" else None))
+        images = pd.DataFrame({"image": [sample.id for sample in samples], "label": 0, "class_name": "normal"})
+        images["probability"], images["n_regions"] = 1.0, 0
         manifest = images[["image"]].assign(
-            status="ok", height=64, width=64, n_regions=defect.astype(int), score=np.where(defect, 0.9, 0.1), message=""
+            status="ok", height=60, width=90, n_regions=0, score=0.5, message="", map=places
         )
         folder = RunFolder(run)
         folder.finish("learn", "")
         folder.write_text("images.csv", images.to_csv(index=False))
         folder.write_text("manifest.csv", manifest.to_csv(index=False))
         folder.write_text("config.yaml", "n_classes: 2\nbinarize:\n  min_map_size: 64\n  erosion: 2\n")
-        if maps != "none":
-            folder.write_text("range.json", json.dumps({"low": 0.1, "high": 1.1}))
-        return run, items
+        return run, samples
 
     return make

@@ -1,3 +1,5 @@
+"""All rivals on generated images (base.py, cache.py, gcd.py, simgcd.py): what they find, keep and say."""
+
 import csv
 import shutil
 
