@@ -12,6 +12,7 @@ import numpy as np
 from ..checksums import sha256, stable_hash
 from ..data.dataset import NORMAL_NAMES, Dataset, Picture, load_base, load_dataset
 from ..data.gather import Base
+from ..data.layouts import find_images
 from ..errors import DataError
 
 NORMAL_FOLDER = Path("train", "good")
@@ -71,13 +72,13 @@ def load_product(name: str, root: Path, exclude: Collection[str] = ()) -> BenchD
     """Read a folder in MVTec AD's layout: test/<class>, ground_truth/<class>, and train/good where there is one."""
     if not (root / "test").is_dir():
         raise DataError(f"{root}: expected a product in MVTec AD's layout (test/<class>), but there is no test/.")
-    masks, normal = root / "ground_truth", root / NORMAL_FOLDER
+    masks, folder = root / "ground_truth", root / NORMAL_FOLDER
     truth = load_dataset(root / "test", masks=masks if masks.is_dir() else None, exclude=exclude)
     digests = {sample.id: digest(sample.image) for sample in truth}
     files = [[sample.id, digests[sample.id], digest(sample.mask)] for sample in truth]
-    fingerprint = stable_hash(files, fingerprint_of(normal))
+    normal = [[found, digest(folder / found)] for found, _ in find_images(folder)] if folder.is_dir() else []
     in_order = sorted((replace(sample, label=str(sample.label)) for sample in truth), key=lambda s: digests[s.id])
-    return BenchData(name, root, replace(truth, samples=in_order), fingerprint, tuple(exclude))
+    return BenchData(name, root, replace(truth, samples=in_order), stable_hash(files, normal), tuple(exclude))
 
 
 def load_base_set(name: str, root: Path, exclude: Collection[str] = ()) -> BenchData:
