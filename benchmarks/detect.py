@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,8 +28,7 @@ from common import Clock, cell, load_test, machine, maps_of, peak_mb, positive, 
 from anomalyncd.data.dataset import NORMAL_NAMES
 from anomalyncd.data.images import read_image
 from anomalyncd.data.maps import read_mask
-from anomalyncd.detect import MuSc, musc
-from anomalyncd.discovery.maps import build
+from anomalyncd.detect import MuSc, build_detector, musc
 from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.grid import TokenGrid
 from anomalyncd.metrics import PixelScores, image_auroc
@@ -50,6 +49,7 @@ PAPER = {
     )
 }
 SUBSETS = (50, 25, 10)
+MUTUAL_SCORES = musc.mutual_scores
 
 
 def main() -> None:
@@ -148,7 +148,7 @@ def measure(data: Path, work: Path, *, detector: str, seed: int, **settings: Any
         **{name: getattr(scores, name) for name in (*SCORES, "n_images", "n_defective")},
         "n_maps": len(made.items), "fit_seconds": made.fit_seconds, "map_seconds": made.map_seconds,
         "peak_mb": made.peak_mb, "random_weights": made.random_weights, "resumed": made.resumed,
-        "settings": str(getattr(build(made.config), "settings", made.config.detect.settings)),
+        "settings": str(getattr(build_detector(made.config), "settings", made.config.detect.settings)),
     }  # fmt: skip
 
 
@@ -189,6 +189,11 @@ def musc_forms(data: Path, options: argparse.Namespace) -> None:
     print(flush=True)
 
 
+def one_way(images: Sequence[torch.Tensor], references: Sequence[torch.Tensor], own: Sequence[int | None]) -> Any:
+    """As `mutual_scores`, one image at a time, so that no product serves two."""
+    return [MUTUAL_SCORES([image], references, [place])[0] for image, place in zip(images, own, strict=True)]
+
+
 def compare_directions(detector: MuSc, grids: list[TokenGrid], repeats: int, progress: Terminal) -> None:
     """Each product for both directions, against a product for each; in turns, so that a busy machine slows both."""
     blocks = [grid.blocks for grid in grids]
@@ -198,7 +203,7 @@ def compare_directions(detector: MuSc, grids: list[TokenGrid], repeats: int, pro
     with progress.task("Two forms", 2 * repeats) as advance:
         for turn in range(2 * repeats):
             two_way = turn % 2 == 0
-            with mock.patch.object(musc, "mutual_scores", partial(musc.mutual_scores, two_way=two_way)):
+            with mock.patch.object(musc, "mutual_scores", musc.mutual_scores if two_way else one_way):
                 started = time.perf_counter()
                 scores[two_way] = torch.cat(detector._scores(blocks, blocks, places))
                 seconds[two_way].append(time.perf_counter() - started)

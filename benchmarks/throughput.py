@@ -38,7 +38,8 @@ from anomalyncd.demo import make_line
 from anomalyncd.discovery.classify import Prediction, joined
 from anomalyncd.discovery.maps import detect_again
 from anomalyncd.estimator import AnomalyNCD
-from anomalyncd.learn.features import dilate, focused, kept_patches, patch_means, weighted_mean
+from anomalyncd.grid import kept_patches, patch_means
+from anomalyncd.learn.features import dilate, focused, weighted_mean
 from anomalyncd.learn.views import dihedral
 from anomalyncd.progress import Terminal
 from anomalyncd.regions.extract import Extracted, _shrink_mask, shrink, solid

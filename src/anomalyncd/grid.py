@@ -1,11 +1,11 @@
-"""Images ↔ grids of patches, aspect kept: what a detector on tokens does around its network. No torch here.
+"""Images, masks and maps ↔ grids of patches: what is done around a network. No torch here.
 
 Arrays of tokens are NumPy's or torch's, whatever the network gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 Picture = npt.NDArray[np.uint8]
 Values = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
 
-KEPT_SHARE = 0.3  # MuSc: of an image's distances to the others, the lowest are averaged
 # Tokens of the same image differ by no more, as a share of their length: 1.4 % at most was seen with bfloat16, while other
 # images of the same product are 60 % off.
 ALIKE = 0.05
-MOST_PRODUCTS = 2**24  # cosines between patches that are held at once, 64 MB
 
 
 @dataclass(frozen=True)
@@ -122,22 +121,82 @@ class GridReader:
         return total / weights, summaries / len(corners)
 
 
-def grid_to_map(
-    scores: Values, image_size: tuple[int, int], *, map_size: int, tile: int | None, sigma: float
+def place_of(blocks: Any, references: Sequence[Any]) -> int | None:
+    """Place of an image among references, so that MuSc does not compare it with itself when it comes again.
+
+    Its tokens are equal but for rounding, by another precision for instance, and by the batch that it was in.
+
+    Parameters
+    ----------
+    blocks : (L, h, w, C) float32; references : (L, h', w', C) of any float type each
+    """
+    for place, known in enumerate(references):
+        if known.shape == blocks.shape and all(
+            _alike(blocks[some], known[some]) for some in ((slice(None), 0, 0), ...)
+        ):
+            return place
+    return None
+
+
+def _alike(fresh: Any, known: Any) -> bool:
+    return bool(((fresh - known) ** 2).sum() <= ALIKE**2 * (fresh**2).sum())
+
+
+def to_map(
+    scores: Values, image_size: tuple[int, int], *, map_size: int, tile: int | None = None, sigma: float = 0
 ) -> Values:
     """Patch scores (h, w) → a smooth map with the image's aspect; `map_size` pixels are its longer side, or a tile's."""
     longer = max(image_size)
-    return to_map(scores, image_size, round(map_size * longer / (tile or longer)), sigma)
-
-
-def to_map(grid: Values, image_size: tuple[int, int], map_size: int, sigma: float) -> Values:
-    """Patch scores (h, w) → a smooth map whose longer side has `map_size` pixels and which has the image's aspect."""
-    scale = map_size / max(image_size)
+    scale = round(map_size * longer / (tile or longer)) / longer
     size = (max(1, round(image_size[1] * scale)), max(1, round(image_size[0] * scale)))
-    out = cv2.resize(grid, size, interpolation=cv2.INTER_LINEAR)
+    out = cv2.resize(scores, size, interpolation=cv2.INTER_LINEAR)
     if sigma > 0:
         out = cv2.GaussianBlur(out, (0, 0), sigma, borderType=cv2.BORDER_REFLECT)
     return out.astype(np.float32, copy=False)
+
+
+def patch_means(pictures: Values | Flags, grid: tuple[int, int]) -> Values:
+    """Mean over each patch: (B, H, W), whose sides the grid (h, w) divides → (B, h·w) float32.
+
+    Examples
+    --------
+    >>> patch_means(np.float32([[[0, 1, 2, 2], [0, 1, 2, 4]]]), (1, 2)).tolist()
+    [[0.5, 2.5]]
+    """
+    count, height, width = pictures.shape
+    patches = pictures.reshape(count, grid[0], height // grid[0], grid[1], width // grid[1])
+    means: Values = patches.mean(axis=(2, 4), dtype=np.float32).reshape(count, -1)
+    return means
+
+
+def kept_patches(
+    masks: Values | Flags, grid: tuple[int, int], *, threshold: float = 0.5, keep_thin: bool = True
+) -> Flags:
+    """Patches that count as inside the mask.
+
+    A patch is kept where its covered share is at least `threshold`. With `keep_thin` it is enough to reach half of the
+    mask's best-covered patch, so that a hair-thin defect, which fills no patch to one half, does not vanish.
+
+    Parameters
+    ----------
+    masks : (B, H, W) bool or float 0 … 1
+    grid : patches in (height, width), which divide H and W
+
+    Returns
+    -------
+    (B, P) bool, P = height · width of the grid
+
+    Examples
+    --------
+    >>> kept_patches(np.float32([[[1, 0, 0, 0], [1, 0, 0, 0]]]), (1, 2), threshold=0.6).tolist()
+    [[True, False]]
+    """
+    share = patch_means(masks, grid)
+    limit = np.full_like(share[:, :1], threshold)
+    if keep_thin:
+        limit = np.minimum(limit, share.max(axis=1, keepdims=True) / 2)
+    kept: Flags = (share >= limit) & (share > 0)
+    return kept
 
 
 def starts(length: int, side: int) -> list[int]:

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 
 from anomalyncd.detect import MuSc, musc
 from anomalyncd.detect.musc import mutual_scores, rescored
-from anomalyncd.detect.tokens import to_map
 from anomalyncd.errors import DataError, SettingsError
+from anomalyncd.grid import place_of, to_map
 
 TINY = {"backbone": "tiny", "size": 64, "map_size": 32, "device": "cpu"}
 
@@ -108,7 +108,7 @@ def test_maps_the_slow_way():
         for features in ([slow_unit(t, window) for t in tokens] for window in (1, 3))
     )
     for image, values, grid, a, b in zip(images, found, tokens, one, three, strict=True):
-        expected = to_map(((a + b) / 2).view(grid.shape[:2]), image.shape[:2], 32, 1.0)
+        expected = to_map(((a + b) / 2).view(grid.shape[:2]).float().numpy(), image.shape[:2], map_size=32, sigma=1.0)
         np.testing.assert_allclose(values, expected, atol=2e-4)
 
 
@@ -140,7 +140,8 @@ def test_later_images_are_scored_by_the_references():
     found = list(detector.maps(new))
     references, features = ([slow_unit(grid.blocks[0], 3) for grid in detector.read(images)] for images in (first, new))
     for values, scores in zip(found, slow_scores(features, references, [None] * 3), strict=True):
-        np.testing.assert_allclose(values, to_map(scores.view(4, 4), (64, 64), 32, 0), atol=2e-3)  # float16 references
+        expected = to_map(scores.view(4, 4).float().numpy(), (64, 64), map_size=32)
+        np.testing.assert_allclose(values, expected, atol=2e-3)  # float16 references
 
 
 def test_a_later_map_depends_on_its_image_alone(tmp_path):
@@ -173,7 +174,7 @@ def test_references_are_spread_over_the_set():
     found = list(detector.maps(images))
     assert len(found) == 9
     grids = list(detector.read(images))
-    for index, stored in zip((0, 4, 8), detector.references, strict=True):
+    for index, stored in zip((0, 4, 8), detector.memory.references, strict=True):
         torch.testing.assert_close(stored.float(), grids[index].blocks, atol=2e-3, rtol=2e-3)
 
 
@@ -256,9 +257,10 @@ def test_an_image_is_known_again_in_another_precision():
     first = list(detector.maps(images))
     detector.precision = "bfloat16"
     again = list(detector.maps(images))
-    assert [detector._place(grid.blocks) for grid in detector.read(images)] == [0, 1, 2, 3, 4, 5]
+    known = detector.memory.references
+    assert [place_of(grid.blocks, known) for grid in detector.read(images)] == [0, 1, 2, 3, 4, 5]
     np.testing.assert_allclose(again, first, atol=0.05)  # compared with itself, a map would fall by a half
-    assert [detector._place(grid.blocks) for grid in detector.read(pictures(3, seed=1))] == [None] * 3
+    assert [place_of(grid.blocks, known) for grid in detector.read(pictures(3, seed=1))] == [None] * 3
 
 
 def test_products_in_pieces_change_nothing(monkeypatch):
@@ -281,7 +283,7 @@ def test_patches_bound_what_is_held():
         detector = MuSc(max_patches=most, **TINY)
         grids = detector.read(iter(images))
         assert len(list(detector._held(grids))) == held
-        assert len(list(detector.maps(images))) == 12 and len(detector.references) == kept
+        assert len(list(detector.maps(images))) == 12 and len(detector.memory.references) == kept
 
 
 def test_class_tokens_do_not_keep_the_batch_alive():

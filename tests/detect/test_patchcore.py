@@ -54,12 +54,6 @@ def test_coreset_is_determined_by_its_seed():
     assert len({int(greedy_coreset(features, 1, seed=seed)) for seed in range(8)}) > 1
 
 
-def test_coreset_reports_every_step():
-    steps = []
-    greedy_coreset(rows(10), 4, on_step=lambda: steps.append(1))
-    assert len(steps) == 4
-
-
 @pytest.mark.parametrize("count", [1, 1024, 1500])
 @pytest.mark.parametrize("faiss", [False, True])
 def test_nearest_rows(count, faiss):
@@ -95,11 +89,11 @@ def test_image_score_of_detect_is_that_of_its_most_abnormal_patch():
     detector = PatchCore(sigma=0, **TINY).fit(pictures(3))
     image = pictures(1, seed=9)[0]
     found = next(detector.detect([image]))
-    patches = locally_aware(next(detector.read([image])), 1)
-    matrix = torch.cdist(patches.double(), detector.bank.rows.double())
+    patches = locally_aware(next(detector.read([image])).blocks, 1)
+    matrix = torch.cdist(patches.double(), detector.memory.rows.double())
     worst = int(matrix.amin(dim=1).argmax())
     nearest = int(matrix[worst].argmin())
-    expected = reweighted(patches[worst], float(matrix[worst, nearest]), nearest, detector.bank.rows)
+    expected = reweighted(patches[worst], float(matrix[worst, nearest]), nearest, detector.memory.rows)
     assert found.score == pytest.approx(expected, rel=1e-3)
 
 
@@ -121,7 +115,7 @@ def test_rotations_make_a_turned_product_normal():
     normal = [np.tile(np.linspace(0, 255, 96, dtype=np.uint8)[:, None, None], (1, 96, 3))]
     turned = [np.rot90(normal[0]).copy()]
     plain, all_round = (PatchCore(sigma=0, rotations=count, **TINY).fit(normal) for count in (1, 4))
-    assert len(all_round.bank.rows) == 4 * len(plain.bank.rows)
+    assert len(all_round.memory.rows) == 4 * len(plain.memory.rows)
     assert next(all_round.maps(turned)).max() < 2e-3 < 0.02 < next(plain.maps(turned)).max()
 
 
@@ -157,7 +151,7 @@ def test_empty_pool():
 
 def test_features_have_length_one_and_see_every_block():
     grid = next(PatchCore(blocks=(0, 2, 3), **TINY).read(pictures(1)))
-    features = locally_aware(grid, 1)
+    features = locally_aware(grid.blocks, 1)
     assert features.shape == (36, 3 * 48)
     torch.testing.assert_close(features.norm(dim=1), torch.ones(36))
     second = grid.blocks[1, 2, 4]  # patch 2 · 6 + 4
@@ -167,7 +161,7 @@ def test_features_have_length_one_and_see_every_block():
 def test_normal_images_are_near_and_a_defect_is_far():
     normal = pictures(3)
     detector = PatchCore(sigma=0, radius=3, **TINY).fit(normal)
-    assert len(detector.bank.rows) == 3 * 36
+    assert len(detector.memory.rows) == 3 * 36
     for own in detector.maps(normal):
         assert own.max() < 2e-3
     odd = normal[1].copy()
@@ -184,15 +178,15 @@ def test_normal_images_are_near_and_a_defect_is_far():
 
 def test_maps_are_distances_to_the_bank():
     detector = PatchCore(sigma=0, radius=3, bank_size=20, **TINY | {"map_size": 6}).fit(pictures(2))
-    assert len(detector.bank.rows) == 20
+    assert len(detector.memory.rows) == 20
     image = pictures(1, seed=1)[0]
-    features = locally_aware(next(detector.read([image])), 3)
-    expected = torch.cdist(features.double(), detector.bank.rows.double()).amin(dim=1).view(6, 6)
+    features = locally_aware(next(detector.read([image])).blocks, 3)
+    expected = torch.cdist(features.double(), detector.memory.rows.double()).amin(dim=1).view(6, 6)
     np.testing.assert_allclose(next(detector.maps([image])), expected, atol=1e-4)
 
 
 def test_the_pool_bounds_the_bank():
-    assert len(PatchCore(pool_size=15, **TINY).fit(pictures(2)).bank.rows) == 15
+    assert len(PatchCore(pool_size=15, **TINY).fit(pictures(2)).memory.rows) == 15
 
 
 def test_a_map_depends_on_its_image_alone():

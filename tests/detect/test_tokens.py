@@ -6,9 +6,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from anomalyncd.detect import MuSc, PatchCore, load_detector
-from anomalyncd.detect.tokens import FILE, neighbourhood, to_map
+from anomalyncd.detect.stored import FILE
+from anomalyncd.detect.tokens import neighbourhood
 from anomalyncd.errors import RunError, SettingsError
-from anomalyncd.grid import starts
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
 TINY = {"backbone": "tiny", "size": 64, "map_size": 48, "device": "cpu"}
@@ -38,26 +38,6 @@ def test_neighbourhood(side, shape):
 
 
 @pytest.mark.parametrize(
-    ("image_size", "expected"),
-    [((100, 200), (32, 64)), ((300, 100), (64, 21)), ((7, 7), (64, 64)), ((1, 900), (1, 64))],
-)
-@pytest.mark.parametrize("sigma", [0.0, 4.0])
-def test_map_has_the_images_aspect(image_size, expected, sigma):
-    values = to_map(torch.full((2, 3), 0.7), image_size, 64, sigma)
-    assert values.shape == expected and values.dtype == np.float32
-    np.testing.assert_allclose(values, 0.7, atol=1e-6)
-
-
-def test_map_keeps_places():
-    grid = torch.zeros(4, 8)
-    grid[1, 6] = 1
-    values = to_map(grid, (100, 200), 64, 2.0)
-    y, x = np.unravel_index(values.argmax(), values.shape)
-    assert 8 <= y < 16 and 48 <= x < 56
-    assert values[:, :24].max() < 1e-3
-
-
-@pytest.mark.parametrize(
     ("height", "width", "grid"),
     [(64, 64, (4, 4)), (32, 64, (2, 4)), (900, 300, (4, 1)), (3, 500, (1, 4)), (10, 14, (3, 4))],
 )
@@ -79,7 +59,7 @@ def test_tokens_are_the_networks():
 
 def test_default_blocks_are_the_middle_and_the_last_but_one():
     detector = PatchCore(**TINY)
-    assert detector.vit.n_blocks == 5 and detector.blocks == (2, 3)
+    assert detector.vit.n_blocks == 5 and detector.used_blocks == (2, 3)
 
 
 def test_mixed_shapes_keep_their_order():
@@ -178,15 +158,6 @@ def test_blocks_out_of_range(blocks):
 def test_bad_settings(name):
     with pytest.raises(SettingsError, match=f"{name} must be at least 1, but got 0"):
         PatchCore(**TINY | {name: 0})
-
-
-@pytest.mark.parametrize("side", [1, 2, 4, 7, 24])
-@pytest.mark.parametrize("more", [0, 1, 3, 5, 18, 36, 100])
-def test_tiles_cover_all_and_overlap_by_a_quarter(side, more):
-    begins = starts(side + more, side)
-    assert begins[0] == 0 and begins[-1] == more
-    steps = np.diff(begins)
-    assert all(0 < step <= max(1, side - side / 4) for step in steps)
 
 
 def test_tiled_tokens_are_the_weighted_mean_of_the_tiles():

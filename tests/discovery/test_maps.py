@@ -16,12 +16,11 @@ from typer.testing import CliRunner
 
 from anomalyncd import AnomalyNCD
 from anomalyncd.cli import app
-from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
 from anomalyncd.demo import make_line
-from anomalyncd.detect import DETECTORS, Detector, PatchCore
-from anomalyncd.discovery.maps import build, map_names, setting_names
-from anomalyncd.errors import DataError, RunError, SettingsError
+from anomalyncd.detect import Detector, PatchCore
+from anomalyncd.discovery.maps import map_names
+from anomalyncd.errors import DataError, RunError
 
 SETTINGS: dict[str, Any] = {"backbone": "tiny", "features": {"views": 2}, "detect": {"settings": {"size": 128}}}
 
@@ -218,47 +217,6 @@ def test_maps_lie_as_the_images_do_where_names_allow_it() -> None:
         assert found[0] == "maps/000/000000_b_c.npy" and len(set(found)) == len(found)
         assert not any(".." in Path(name).parts or Path(name).is_absolute() for name in found)
     assert all(len(part) < 240 for part in Path(names("ä" * 120 + ".png")[0]).parts)
-
-
-def test_settings_of_detectors() -> None:
-    def configured(name: str, **settings: Any) -> Any:
-        return make_config({"detect": {"name": name, "settings": settings}, "model": {"backbone": "tiny"}})
-
-    for name, kind in DETECTORS.items():
-        known = setting_names(kind)
-        assert {"size", "backbone", "seed", "device"} <= set(known) and "settings" not in known and "self" not in known
-        assert build(configured(name, size=64)).size == 64  # type: ignore[attr-defined]
-        with pytest.raises(
-            SettingsError, match=r"detect\.settings\.sise: .* no such setting\. Did you mean size\?"
-        ) as error:
-            build(configured(name, sise=64))
-        assert all(each in str(error.value) for each in known)
-    assert "bank_size" in setting_names(DETECTORS["patchcore"]) and "bank_size" not in setting_names(DETECTORS["musc"])
-    wrong: dict[str, Any] = {
-        "size": "large", "bank_size": 10.5, "pool_size": 2.5, "rotations": 2.5, "sigma": "abc", "seed": 1.5,
-        "batch_size": 2.5, "map_size": True,
-    }  # fmt: skip
-    for name, value in wrong.items():
-        with pytest.raises(SettingsError, match=rf"detect\.settings\.{name} must be a .*number, but got"):
-            build(configured("patchcore", **{name: value}))
-    assert build(configured("patchcore", sigma=2)).sigma == 2  # type: ignore[attr-defined]
-    for blocks in ("abc", [1.5], 3, [True]):
-        with pytest.raises(SettingsError, match="blocks must be a list of whole numbers"):
-            build(configured("musc", blocks=blocks))
-    for sigma in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(SettingsError, match="sigma must be a number of at least 0"):
-            build(configured("musc", sigma=sigma))
-
-
-def test_detectors_of_anomalib_get_device_and_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anomalyncd.discovery import maps as detect
-
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(detect, "make_detector", lambda name, **settings: given.update(name=name, **settings))
-    build(make_config({"detect": {"name": "anomalib:Padim", "settings": {"max_epochs": 2}}, "random_state": 3}))
-    assert given == {"name": "anomalib:Padim", "device": "auto", "seed": 3, "max_epochs": 2}
-    with pytest.raises(SettingsError, match="Did you mean max_epochs"):
-        build(make_config({"detect": {"name": "anomalib:Padim", "settings": {"max_epoch": 2}}}))
 
 
 def test_a_detector_that_loses_images_is_found_out(line: Path) -> None:

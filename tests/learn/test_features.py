@@ -6,9 +6,7 @@ import torch
 
 from anomalyncd.config import FeatureConfig
 from anomalyncd.errors import SettingsError
-from anomalyncd.learn import features
 from anomalyncd.learn.features import CropBatch, FeatureSpace, RegionEncoder, dilate, focused, unit, weighted_mean
-from anomalyncd.model.attention import pool_mask
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
 SIDE, PATCH = 64, 16
@@ -197,16 +195,6 @@ def test_dilate_by_hand():
     wide = dilate(weights, (3, 4)).reshape(2, 3, 4)
     assert wide[0].tolist() == [[1, 1, 0.5, 0], [1, 1, 0.5, 0], [0, 0, 0, 0]]
     assert not wide[1].any()
-
-
-@pytest.mark.parametrize("keep_thin", [True, False])
-def test_the_same_patches_are_kept_as_the_network_is_told(keep_thin):
-    rng = np.random.default_rng(2)
-    masks = np.stack([rng.random((32, 48)) < share for share in (0, 0.02, 0.4, 0.9, 1)]).astype(np.float32)
-    told = pool_mask(torch.from_numpy(masks), (2, 3), threshold=0.5, keep_thin=keep_thin).numpy()
-    found = features.kept_patches(masks, (2, 3), threshold=0.5, keep_thin=keep_thin)
-    assert np.array_equal(found, told) and found[4].all() and not found[0].any()
-    assert found[1].any() == keep_thin
 
 
 def test_bfloat16_is_close_and_not_the_same(vit, batch):

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from anomalyncd.errors import SettingsError
-from anomalyncd.model.attention import class_token_block, guidance_mask, pool_mask
+from anomalyncd.model.attention import class_token_block, guidance_mask
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
 
@@ -47,7 +47,7 @@ def test_tokens_outside_the_mask_do_not_reach_a_guided_class_token(variant):
     vit = vit_with(**VARIANTS[variant])
     model = MaskGuidedViT(vit, guided_blocks=4)
     _, masks = random_batch()
-    keep = pool_mask(masks, (4, 4))
+    keep = model.pool(masks)
     tokens = torch.randn(3, model.n_prefix + 16, 32)
     changed = tokens.clone()
     changed[:, model.n_prefix :][~keep] += 5
@@ -151,14 +151,6 @@ def test_only_the_last_blocks_are_guided():
     assert MaskGuidedViT(vit_with(depth=12)).first_guided == 3
     with pytest.raises(SettingsError, match="between 0 and 4"):
         MaskGuidedViT(vit, guided_blocks=5)
-
-
-def test_pool_mask_keeps_thin_defects_and_only_those_patches():
-    mask = torch.zeros(1, 28, 28)
-    mask[0, 3, :14] = 1  # one line of 14: covers 1/14 of the first patch
-    assert pool_mask(mask, (2, 2), keep_thin=False).sum() == 0
-    assert pool_mask(mask, (2, 2)).tolist() == [[True, False, False, False]]
-    assert pool_mask(torch.zeros(1, 28, 28), (2, 2)).sum() == 0
 
 
 def test_a_backbone_without_class_token_is_refused():

@@ -81,7 +81,7 @@ def test_folders_that_are_no_export(folder, tmp_path):
     with pytest.raises(RunError, match=r"expected an exported run with export.json, none found"):
         Runtime(tmp_path)
     change(folder, version=99)
-    with pytest.raises(RunError, match="as version 99, but this one reads version 1"):
+    with pytest.raises(RunError, match="as version 99, but this one reads version 2"):
         Runtime(folder)
     change(folder, format="coco")
     with pytest.raises(RunError, match="is an export to coco, which holds no network"):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,17 +16,18 @@ from anomalyncd import AnomalyNCD
 from anomalyncd.data.gather import gather
 from anomalyncd.detect.musc import MuSc
 from anomalyncd.detect.patchcore import PatchBank, locally_aware
-from anomalyncd.detect.tokens import neighbourhood as torch_neighbourhood
+from anomalyncd.detect.tokens import neighbourhood
 from anomalyncd.discovery.classify import Prediction, joined
-from anomalyncd.grid import TokenGrid
+from anomalyncd.export.onnx import write_compare, write_lowest, write_scores
 from anomalyncd.runtime import Runtime
-from anomalyncd.runtime.detectors import BankScores, MutualScores, neighbourhood
-from anomalyncd.runtime.network import resampling
+from anomalyncd.runtime.detectors import GraphDetector, in_bands, resampling
+from anomalyncd.runtime.engine import ENGINES, open_graph
+from anomalyncd.runtime.folder import GridInfo
 
 
 def assert_same(found: Prediction, expected: Prediction) -> None:
     assert found.labels.tolist() == expected.labels.tolist()
-    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-3)
+    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-5)
     pd.testing.assert_frame_equal(found.regions, expected.regions, atol=1e-3, rtol=1e-3)  # a pixel of a mask may differ
     pd.testing.assert_frame_equal(found.images, expected.images, atol=1e-3, rtol=1e-3)
 
@@ -56,37 +61,63 @@ def test_positions_are_resampled_as_timm_does(old, new):
     np.testing.assert_allclose(found.reshape(-1, 3), expected.numpy(), atol=1e-5)  # of values around 1
 
 
-@pytest.mark.parametrize("side", [1, 3, 5])
-@pytest.mark.parametrize("shape", [(1, 1, 2), (2, 7, 4), (6, 5, 3)])
-def test_neighbourhoods_are_torchs(side, shape):
-    tokens = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    expected = torch_neighbourhood(torch.from_numpy(tokens), side).numpy()
-    np.testing.assert_allclose(neighbourhood(tokens, side), expected, atol=1e-6)
-
-
 def token_grids(count: int, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.normal(size=(2, 3 + index % 3, 4, 8)).astype(np.float16) for index in range(count)]
 
 
-def test_bank_scores_are_patchcores():
-    bank = torch.nn.functional.normalize(torch.randn(50, 16, generator=torch.Generator().manual_seed(1)), dim=1)
-    grids = [TokenGrid(blocks.astype(np.float32), None, (9, 9)) for blocks in token_grids(3, 0)]
-    found = BankScores(bank.numpy(), radius=3)(grids)
-    for scores, grid in zip(found, grids, strict=True):
-        patches = locally_aware(TokenGrid(torch.from_numpy(grid.blocks), None, (9, 9)), 3)
-        np.testing.assert_allclose(scores, PatchBank(bank).nearest(patches)[0].numpy(), atol=1e-5)
+def graph_detector(folder: Path, engine: str, **writers: Callable[[Path], Any]) -> GraphDetector:
+    graphs = {}
+    for name, write in writers.items():
+        write(folder / f"{name}.onnx")
+        graphs[name] = open_graph(folder / f"{name}.onnx", engine)
+    info = GridInfo(
+        grid=(1, 1), patch_size=(1, 1), halo=1, size=1, tile=None, batch_size=1, map_size=1, sigma=0
+    )  # fmt: skip
+    return GraphDetector(folder, info, graphs)
 
 
-def test_mutual_scores_are_muscs_and_a_reference_is_not_compared_with_itself():
-    references, new = token_grids(7, 0), token_grids(2, 9)
-    images = [references[4], *new]
-    grids = [TokenGrid(blocks.astype(np.float32), None, (9, 9)) for blocks in images]
-    found = MutualScores(references, [1, 3])(grids)
-    detector = MuSc(windows=(1, 3), backbone="tiny", device="cpu")
-    tensors = [torch.from_numpy(blocks) for blocks in references]
-    expected = detector._scores([torch.from_numpy(grid.blocks) for grid in grids], tensors, [4, None, None])
-    for scores, wanted in zip(found, expected, strict=True):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_bank_scores_are_patchcores(engine, tmp_path):
+    rows = torch.nn.functional.normalize(torch.randn(50, 16, generator=torch.Generator().manual_seed(1)), dim=1)
+    bank = PatchBank(rows.half(), radius=3)
+    detector = graph_detector(tmp_path, engine, scores=lambda path: write_scores(path, bank, 2))
+    for blocks in token_grids(3, 0):
+        tokens = blocks.astype(np.float32)
+        wanted = bank.nearest(locally_aware(torch.from_numpy(tokens), 3))[0].numpy()
+        np.testing.assert_allclose(detector._by_bank(tokens).ravel(), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_mutual_scores_are_muscs_and_a_reference_is_not_compared_with_itself(engine, tmp_path):
+    tensors = [torch.from_numpy(blocks) for blocks in token_grids(7, 0)]
+    musc = MuSc(windows=(1, 3), backbone="tiny", device="cpu")
+    musc.restore(
+        {f"reference_{place:05d}": blocks for place, blocks in enumerate(tensors)}
+        | {"summaries": torch.zeros(7, 1), "maxima": torch.zeros(7)}
+    )
+    musc.save(tmp_path)
+    detector = graph_detector(
+        tmp_path, engine, compare=lambda path: write_compare(path, musc.memory), lowest=write_lowest
+    )
+    images = [blocks.float() for blocks in (tensors[4], *map(torch.from_numpy, token_grids(2, 9)))]
+    found = [detector._by_references(image.numpy()).ravel() for image in images]
+    for scores, wanted in zip(found, musc._scores(images, tensors, [4, None, None]), strict=True):
         np.testing.assert_allclose(scores, wanted.numpy(), atol=1e-5)
-    with_itself = detector._scores([torch.from_numpy(grids[0].blocks)], tensors, [None])[0]
+    with_itself = musc._scores(images[:1], tensors, [None])[0]
     assert np.abs(with_itself.numpy() - found[0]).max() > 0.1
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (5, 4), (12, 3)])
+@pytest.mark.parametrize("side", [1, 3, 5])
+def test_bands_see_what_the_whole_grid_sees(shape, side):
+    blocks = np.random.default_rng(0).normal(size=(2, *shape, 3)).astype(np.float32)
+
+    def score(band: np.ndarray) -> np.ndarray:
+        seen.append(band.shape[1])
+        return neighbourhood(torch.from_numpy(band), side)[0, ..., 0].numpy()
+
+    for most in (1, 8, 20, 1000):
+        seen: list[int] = []
+        np.testing.assert_allclose(in_bands(score, blocks, side // 2, most), score(blocks), atol=1e-6)
+        assert max(seen[:-1]) <= max(1, most // shape[1]) + 2 * (side // 2)

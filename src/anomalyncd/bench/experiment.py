@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ..config import Preset, Section, make_config
-from ..discovery.maps import misfit, setting_names
+from ..detect.settings import misfit, setting_names
 from ..errors import SettingsError
 from . import paper
 from .rivals import RIVALS, rival

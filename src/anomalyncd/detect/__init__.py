@@ -7,12 +7,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..config import Config
 from ..errors import SettingsError
 from .anomalib import AnomalibDetector, AnomalibPredictions, from_anomalib
 from .anomalib_model import PREFIX as ANOMALIB
 from .base import AnomalyMap, Detection, Detector, Picture
 from .musc import MuSc
 from .patchcore import PatchCore
+from .settings import check_settings
 
 DETECTORS: dict[str, type[Detector]] = {PatchCore.name: PatchCore, MuSc.name: MuSc}
 
@@ -26,10 +28,28 @@ __all__ = [
     "MuSc",
     "PatchCore",
     "Picture",
+    "build_detector",
     "from_anomalib",
     "load_detector",
     "make_detector",
 ]
+
+
+def build_detector(config: Config) -> Detector:
+    """The configured detector, not fitted yet; it shares what it can with the rest: backbone, device and seed."""
+    name, settings = config.detect.name or "", config.detect.settings
+    shared: dict[str, object] = {}
+    if name in DETECTORS or name.startswith(ANOMALIB):
+        check_settings(settings, name, _kind(name))
+        shared = {"device": config.device, "seed": config.random_state}
+    if name in DETECTORS:
+        shared |= {"backbone": config.model.backbone, "precision": config.precision}
+        if config.model.weights:
+            shared["weights"] = str(config.model.weights)
+    try:
+        return make_detector(name, **{**shared, **settings})
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"detect.settings do not fit the detector {name!r}: {error}.") from error
 
 
 def make_detector(name: str, **settings: Any) -> Detector:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -11,21 +10,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from PIL import Image
 from torch import Tensor
 
-from ..errors import AnomalyNCDError, DataError, RunError, SettingsError, WeightsError
+from ..errors import AnomalyNCDError, DataError, SettingsError, WeightsError
+from ..grid import to_map
 from ..model.device import choose_device
 from ..model.registry import REGISTRY
 from ..model.weights import fetch
 from .anomalib_model import OURS, PREFIX, backbones, is_network, model_class, needs_normal, quiet, seeded, whole_image
-from .base import AnomalyMap, Detection, Detector, Picture
-from .tokens import FILE, check_least, read_detector, to_map
+from .base import AnomalyMap, Detection, Picture
+from .settings import check_least
+from .stored import StoredDetector
 
 
-class AnomalibDetector(Detector):
+class AnomalibDetector(StoredDetector):
     """An image model of anomalib, trained by anomalib's own engine. Needs `pip install 'anomalyncd[anomalib]'`.
 
     The maps are what the model itself returns, before anomalib scales them to [0, 1]. The whole image is looked at, also by
@@ -64,12 +64,13 @@ class AnomalibDetector(Detector):
         self.max_epochs, self.map_size, self.batch_size, self.seed = max_epochs, map_size, batch_size, seed
         self.weights = None if weights is None else str(weights)
         self.image_size = _pair(image_size)
-        self.settings: dict[str, Any] = {
-            "model": model, "model_settings": self.model_settings, "max_epochs": max_epochs, "weights": self.weights,
-            "image_size": self.image_size, "map_size": map_size, "batch_size": batch_size, "seed": seed,
-        }  # fmt: skip
         self.device = choose_device(device)
         self._module: Any = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As everywhere, with the name of the model."""
+        return {"model": self.name.removeprefix(PREFIX), **super().settings}
 
     def fit(self, normal_images: Iterable[Picture]) -> AnomalibDetector:
         """Train on normal images, which are written to a temporary folder for it. Nothing to do for zero-shot models."""
@@ -79,11 +80,9 @@ class AnomalibDetector(Detector):
         with TemporaryDirectory(prefix="anomalyncd-") as folder:
             normal = Path(folder) / "normal"
             normal.mkdir()
-            count = 0
-            for image in normal_images:
-                Image.fromarray(image).save(normal / f"{count:06d}.png", compress_level=1)
-                count += 1
-            if not count:
+            for place, image in enumerate(normal_images):
+                Image.fromarray(image).save(normal / f"{place:06d}.png", compress_level=1)
+            if not any(normal.iterdir()):
                 raise DataError(f"{self.name} needs normal images to learn from, and there is none that can be read.")
             self._train(module, Path(folder))
         self._module = module.eval().to(self.device)
@@ -102,32 +101,14 @@ class AnomalibDetector(Detector):
             self._module.setup("predict")  # WinClip reads its prompts here
         return map(self._look, images)
 
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def tensors(self) -> dict[str, Tensor]:
         learned = self._module.model.state_dict() if self._module is not None and self.needs_normal else {}
-        # Models share tensors between modules, which safetensors refuses: hence the copies.
-        tensors = {"format": torch.ones(1), **{f"model.{k}": v.cpu().clone().contiguous() for k, v in learned.items()}}
-        meta = {"name": self.name, "settings": self.settings}
-        safetensors.torch.save_file(tensors, folder / FILE, metadata={"anomalyncd": json.dumps(meta)})
+        return {name: value.clone() for name, value in learned.items()}  # models share tensors, which no file can
 
-    @classmethod
-    def load(cls, folder: Path, *, device: str = "auto") -> AnomalibDetector:
-        meta, tensors = read_detector(folder)
-        try:
-            detector = cls(device=device, **meta["settings"])
-        except TypeError as error:
-            raise RunError(f"{folder / FILE}: not a detector of anomalib, or of another version ({error}).") from error
-        learned = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
-        if learned:
-            module = detector._build(blank=True)
-            try:
-                module.model.load_state_dict(learned)
-            except RuntimeError as error:
-                raise RunError(
-                    f"{folder / FILE}: does not fit {detector.name} of the installed anomalib ({error})."
-                ) from error
-            detector._module = module.eval().to(detector.device)
-        return detector
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        module = self._build(blank=True)
+        module.model.load_state_dict(tensors)
+        self._module = module.eval().to(self.device)
 
     def _build(self, *, blank: bool = False) -> Any:
         """The model of anomalib; `blank` leaves its backbone untrained, because all weights are loaded afterwards."""
@@ -135,11 +116,8 @@ class AnomalibDetector(Detector):
         untrained = not self.model_settings.get("pre_trained", True)
         try:
             with quiet(), seeded(self.seed), backbones(None if blank or untrained else self._weights_of) as asked:
-                module = self._kind(
-                    pre_processor=whole_image(self._kind, self.image_size),
-                    **dict.fromkeys(OURS - {"pre_processor"}, False),
-                    **settings,
-                )
+                ours = {**dict.fromkeys(OURS, False), "pre_processor": whole_image(self._kind, self.image_size)}
+                module = self._kind(**ours, **settings)
         except AnomalyNCDError:
             raise
         except Exception as error:  # each model, its hub and its packages raise their own
@@ -161,11 +139,10 @@ class AnomalibDetector(Detector):
     def _weights_of(self, architecture: str) -> Path:
         if self.weights:
             return Path(self.weights)
-        known = (
-            s.name for s in REGISTRY.values() if (s.architecture, s.model_kwargs) == (architecture, {"num_classes": 0})
-        )
+        wanted = (architecture, {"num_classes": 0})
+        known = [entry.name for entry in REGISTRY.values() if (entry.architecture, entry.model_kwargs) == wanted]
         try:
-            return fetch(next(known, architecture))
+            return fetch([*known, architecture][0])
         except WeightsError as error:
             raise WeightsError(
                 f"{self.name} needs the weights of {architecture}. Give a local file as `weights`, or take untrained "
@@ -174,25 +151,25 @@ class AnomalibDetector(Detector):
 
     def _train(self, module: Any, folder: Path) -> None:
         data, engine = import_module("anomalib.data"), import_module("anomalib.engine")
+        on_gpu = self.device.type == "cuda"
+        place = {
+            "accelerator": "gpu" if on_gpu else self.device.type,
+            "devices": [self.device.index or 0] if on_gpu else 1,
+        }
         # EfficientAd learns in validation: the scale of its two maps, from normal images. Others only lose time there.
-        validates = "on_validation_start" in vars(self._kind)
-        splits = {"test_split_mode": "none", "val_split_mode": "none"}
-        validation = {"limit_val_batches": 0}
-        if validates:
+        splits: dict[str, Any]
+        if "on_validation_start" in vars(self._kind):
             splits = {"normal_test_dir": "normal", "test_split_mode": "from_dir", "val_split_mode": "same_as_test"}
             validation = {"check_val_every_n_epoch": self.max_epochs}
-        on_gpu = self.device.type == "cuda"
+        else:
+            splits = {"test_split_mode": "none", "val_split_mode": "none"}
+            validation = {"limit_val_batches": 0}
+        splits |= {"train_batch_size": self.batch_size, "eval_batch_size": self.batch_size}
+        training = {"max_epochs": self.max_epochs, "barebones": True, **place, **validation}
         try:
             with quiet(), seeded(self.seed):
-                loader = data.Folder(
-                    name="normal", root=folder, normal_dir="normal", num_workers=0,
-                    train_batch_size=self.batch_size, eval_batch_size=self.batch_size, **splits,
-                )  # fmt: skip
-                engine.Engine(
-                    default_root_dir=folder / "results", max_epochs=self.max_epochs, barebones=True,
-                    accelerator="gpu" if on_gpu else self.device.type,
-                    devices=[self.device.index or 0] if on_gpu else 1, **validation,
-                ).fit(module, datamodule=loader)  # fmt: skip
+                images = data.Folder(name="normal", root=folder, normal_dir="normal", num_workers=0, **splits)
+                engine.Engine(default_root_dir=folder / "results", **training).fit(module, datamodule=images)
         except Exception as error:  # whatever a model cannot bear shows here first
             if is_network(error):
                 raise WeightsError(f"{self.name} loads files when it is trained: out of reach ({error}).") from error
@@ -206,7 +183,7 @@ class AnomalibDetector(Detector):
         if found.anomaly_map is None:
             raise SettingsError(f"{self.name} gives no anomaly maps with the model_settings {self.model_settings}.")
         grid = found.anomaly_map.reshape(found.anomaly_map.shape[-2:])
-        anomaly_map = to_map(grid, (image.shape[0], image.shape[1]), self.map_size, sigma=0)
+        anomaly_map = to_map(grid.float().cpu().numpy(), (image.shape[0], image.shape[1]), map_size=self.map_size)
         return Detection(anomaly_map, float(grid.max() if found.pred_score is None else found.pred_score.max()))
 
 

@@ -30,7 +30,6 @@ PREFIX = "anomalib:"
 WITHOUT_MAPS = {"CFM", "Dfkde", "Ganomaly", "VlmAd"}  # 3D scans, or image scores only
 OURS = {"pre_processor", "post_processor", "evaluator", "visualizer"}  # arguments of a model that are not the user's
 NETWORK = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError, urllib.error.URLError)
-NOISY = ("lightning", "lightning.pytorch", "lightning.fabric", "lightning_fabric", "pytorch_lightning", "anomalib")
 
 
 def model_class(name: str) -> Any:
@@ -76,13 +75,10 @@ def whole_image(kind: Any, size: tuple[int, int] | None) -> Any:
     steps = list(transform.transforms) if isinstance(transform, v2.Compose) else [transform]
     crops = [tuple(step.size) for step in steps if isinstance(step, v2.CenterCrop)]
     size = size or (crops[-1] if crops else None)
-    kept = [
-        v2.Resize(size, interpolation=step.interpolation, antialias=step.antialias)
-        if size and isinstance(step, v2.Resize)
-        else step
-        for step in steps
-        if not isinstance(step, v2.CenterCrop)
-    ]
+    kept = [step for step in steps if not isinstance(step, v2.CenterCrop)]
+    for place, step in enumerate(kept):
+        if size and isinstance(step, v2.Resize):
+            kept[place] = v2.Resize(size, interpolation=step.interpolation, antialias=step.antialias)
     return import_module("anomalib.pre_processing").PreProcessor(transform=v2.Compose(kept))
 
 
@@ -139,32 +135,24 @@ def _fitting(file: Path, model: torch.nn.Module, name: str) -> dict[str, Tensor]
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Random numbers of the seed inside, and outside as if nothing had happened."""
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng():
+    with import_module("lightning.pytorch.utilities.seed").isolate_rng():
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])  # noqa: NPY002
+        yield
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without what Lightning says about itself."""
-    loggers = [logging.getLogger(name) for name in NOISY]
-    levels = [logger.level for logger in loggers]
+    before = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         try:
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+            logging.disable(before)
 
 
 def is_network(error: BaseException | None) -> bool:

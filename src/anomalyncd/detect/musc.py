@@ -7,14 +7,16 @@ from itertools import islice
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import DataError
-from ..grid import ALIKE, KEPT_SHARE, MOST_PRODUCTS, TokenGrid
+from ..grid import TokenGrid, place_of
 from .base import AnomalyMap, Detection, Picture
-from .tokens import TokenDetector, check_least, check_windows, neighbourhood
+from .settings import check_least, check_windows
+from .tokens import TokenDetector, neighbourhood
 
 LEAST_IMAGES = 5
+MOST_PRODUCTS = 2**24  # cosines between patches that are held at once, 64 MB
 
 
 class MuSc(TokenDetector):
@@ -51,34 +53,30 @@ class MuSc(TokenDetector):
         check_least(2, max_references=max_references)  # a reference needs another one to be compared with
         check_least(LEAST_IMAGES, max_images=max_images)
         check_least(1, neighbours=min(neighbours, default=0), max_patches=max_patches)
-        self.settings |= {
-            "windows": tuple(windows), "max_references": max_references, "max_images": max_images,
-            "max_patches": max_patches, "neighbours": tuple(neighbours),
-        }  # fmt: skip
-        self.windows, self.max_references, self.max_images = tuple(windows), max_references, max_images
-        self.max_patches = max_patches
-        self.neighbours = tuple(neighbours)
-        self.references: list[Tensor] = []
-        self.summaries = torch.empty(0)
-        self.maxima = torch.empty(0)
+        self.windows, self.neighbours = tuple(windows), tuple(neighbours)
+        self.max_references, self.max_images, self.max_patches = max_references, max_images, max_patches
 
     def fit(self, normal_images: Iterable[Picture]) -> MuSc:
         """Nothing to learn."""
         return self
 
-    def maps(self, images: Iterable[Picture]) -> Iterator[AnomalyMap]:
-        """Mutual scores of the first set; scores by its references of any later one."""
-        return (found.map for found in self.detect(images))
+    def remember(self, tensors: dict[str, Tensor]) -> References:
+        return References(tensors, self.windows)
 
     def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps, and their largest values averaged over images that look alike."""
+        """Maps of mutual scores, and their largest values averaged over images that look alike.
+
+        The images of the first call are compared with each other, later ones with its references.
+        """
         grids = self.read(images)
-        if not self.references:
+        if self.memory is None:
             yield from self._first(self._held(grids))
+        known = self.memory
+        assert isinstance(known, References)
         while batch := list(islice(grids, self.batch_size)):  # references are made ready once for a batch
             blocks = [grid.blocks for grid in batch]
-            places = [self._place(tokens) for tokens in blocks]
-            maps = list(map(self.to_map, self._scores(blocks, self.references, places), batch))
+            places = [place_of(tokens, known.references) for tokens in blocks]
+            maps = list(map(self.to_map, self._scores(blocks, known.references, places), batch))
             yield from self._with_scores(maps, batch, places)
 
     def _held(self, grids: Iterator[TokenGrid]) -> Iterator[TokenGrid]:
@@ -102,40 +100,26 @@ class MuSc(TokenDetector):
         count = min(len(grids), self.max_references, max(2, int(self.max_patches / 2 / each)))
         chosen = [round(k * (len(grids) - 1) / (count - 1)) for k in range(count)]
         references = [grids[index].blocks for index in chosen]
-        place_of = {index: place for place, index in enumerate(chosen)}
-        places = [place_of.get(index) for index in range(len(grids))]
+        place_in = {index: place for place, index in enumerate(chosen)}
+        places = [place_in.get(index) for index in range(len(grids))]
         maps = list(map(self.to_map, self._scores([grid.blocks for grid in grids], references, places), grids))
-        self.references = references
-        self.summaries = torch.stack([grids[index].summary for index in chosen])
-        self.maxima = torch.tensor([float(maps[index].max()) for index in chosen], device=self.device)
+        summaries = torch.stack([grids[index].summary for index in chosen])
+        maxima = torch.tensor([float(maps[index].max()) for index in chosen])
+        stored = {f"reference_{place:05d}": blocks for place, blocks in enumerate(references)}
+        self.restore({**stored, "summaries": summaries, "maxima": maxima})
         yield from self._with_scores(maps, grids, places)
 
     def _with_scores(
         self, maps: list[AnomalyMap], grids: list[TokenGrid], places: list[int | None]
     ) -> Iterator[Detection]:
+        known = self.memory
+        assert isinstance(known, References)
         for values, grid, place in zip(maps, grids, places, strict=True):
-            score = rescored(
-                float(values.max()), grid.summary, self.maxima, self.summaries, own=place, sizes=self.neighbours
-            )
+            largest = float(values.max())
+            score = rescored(largest, grid.summary, known.maxima, known.summaries, own=place, sizes=self.neighbours)
             yield Detection(values, score)
 
-    def tensors(self) -> dict[str, Tensor]:
-        stored = {f"reference.{index:05d}": blocks for index, blocks in enumerate(self.references)}
-        return {**stored, "summaries": self.summaries, "maxima": self.maxima} if stored else {}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        self.references = [tensors[name].to(self.device) for name in sorted(tensors) if name.startswith("reference.")]
-        if self.references:
-            self.summaries, self.maxima = (tensors[name].to(self.device) for name in ("summaries", "maxima"))
-
-    def _place(self, blocks: Tensor) -> int | None:
-        """Place of an image among the references, so that it is not compared with itself when it comes again."""
-        for place, known in enumerate(self.references):
-            if known.shape == blocks.shape and _alike(known[:, 0, 0], blocks[:, 0, 0]) and _alike(known, blocks):
-                return place
-        return None
-
-    def _scores(self, images: list[Tensor], references: list[Tensor], own: list[int | None]) -> list[Tensor]:
+    def _scores(self, images: list[Tensor], references: Sequence[Tensor], own: list[int | None]) -> list[Tensor]:
         """Mean over blocks and windows of the mutual scores; one block and window at a time, so that memory holds one."""
         totals = [torch.zeros(blocks.shape[1] * blocks.shape[2], device=self.device) for blocks in images]
         n_blocks = images[0].shape[0]
@@ -149,10 +133,49 @@ class MuSc(TokenDetector):
         return [total / (n_blocks * len(self.windows)) for total in totals]
 
 
-def _alike(stored: Tensor, fresh: Tensor) -> bool:
-    """Equal but for rounding, by another precision for instance, and the batch that the image was in."""
-    known = stored.float()
-    return bool((known - fresh).norm() <= ALIKE * known.norm())
+class References(nn.Module):
+    """The images that later ones are compared with.
+
+    Parameters
+    ----------
+    tensors : `reference_00000` …, (L, h, w, C) float16 each; `summaries`, their class tokens (R, C); `maxima` of their maps
+        (R,)
+    windows : see `MuSc`; of `forward` only
+    """
+
+    summaries: Tensor
+    maxima: Tensor
+
+    def __init__(self, tensors: dict[str, Tensor], windows: Sequence[int] = (1,)) -> None:
+        super().__init__()
+        self.windows = windows
+        for name, values in tensors.items():
+            self.register_buffer(name, values)
+
+    @property
+    def references(self) -> list[Tensor]:
+        """(L, h, w, C) float16 each."""
+        return [values for name, values in sorted(self.named_buffers()) if name.startswith("reference_")]
+
+    def forward(self, tokens: Tensor, reference: Tensor) -> Tensor:
+        """Cosine of each patch with the nearest one of a reference, as a graph has it, for each block and window.
+
+        (L, h, w, C) and (L, h', w', C) → (L · windows, h, w)
+        """
+        cosines = [
+            (_unit(image, window) @ _unit(known, window).T).amax(dim=1)
+            for image, known in zip(tokens, reference, strict=True)
+            for window in self.windows
+        ]
+        grids: Tensor = torch.stack(cosines).unflatten(1, tokens.shape[1:3])
+        return grids
+
+
+class Lowest(nn.Module):
+    """Cosines (L · windows, h, w, R) with R references → patch scores (h, w), as a graph has it."""
+
+    def forward(self, cosines: Tensor) -> Tensor:
+        return lowest_mean(cosines).mean(dim=0)
 
 
 def _unit(tokens: Tensor, window: int) -> Tensor:
@@ -160,9 +183,14 @@ def _unit(tokens: Tensor, window: int) -> Tensor:
     return F.normalize(neighbourhood(tokens.float(), window), dim=-1).flatten(0, 1)
 
 
-def mutual_scores(
-    images: Sequence[Tensor], references: Sequence[Tensor], own: Sequence[int | None], *, two_way: bool = True
-) -> list[Tensor]:
+def lowest_mean(cosines: Tensor) -> Tensor:
+    """Mean of the lowest 30 % of the distances of unit vectors with these cosines: (…, R) → (…)."""
+    distances = (2 - 2 * cosines).clamp(min=0).sqrt()
+    kept = max(1, 3 * cosines.shape[-1] // 10)
+    return distances.topk(kept, dim=-1, largest=False).values.mean(dim=-1)
+
+
+def mutual_scores(images: Sequence[Tensor], references: Sequence[Tensor], own: Sequence[int | None]) -> list[Tensor]:
     """Score every patch by the reference images.
 
     a_m(i, j) is the distance of patch m of image i to its nearest patch of reference j; the score of the patch is the mean
@@ -173,7 +201,6 @@ def mutual_scores(
     ----------
     images : (P_i, C) unit vectors each; references : (P_j, C) each
     own : place of each image among the references, or None
-    two_way : False computes each direction by itself: the same scores, for measuring what the shared product saves
 
     Returns
     -------
@@ -184,8 +211,7 @@ def mutual_scores(
     for index, patches in enumerate(images):
         found = own[index]
         place = -1 if found is None else found
-        shared = two_way and image_of.get(place) == index  # not with new images, nor with one given twice
-        partners = image_of if shared else {}
+        partners = image_of if image_of.get(place) == index else {}  # not with new images, nor with one given twice
         wanted = [j for j in range(len(references)) if j != place and (j > place or j not in partners)]
         for j in wanted:  # one by one: a product with all of them at once leaves the processor's caches
             rows = max(1, MOST_PRODUCTS // len(references[j]))  # all of them, but for images of very many patches
@@ -195,13 +221,8 @@ def mutual_scores(
                 if j in partners:
                     column, there = cosines[partners[j]][:, place], product.amax(dim=0)
                     column.copy_(there if not start else torch.maximum(column, there))
-    scores = []
-    for itself, cosine in zip(own, cosines, strict=True):
-        others = [j for j in range(len(references)) if j != itself]
-        distances = (2 - 2 * cosine[:, others]).clamp(min=0).sqrt()
-        kept = max(1, int(len(others) * KEPT_SHARE))
-        scores.append(distances.topk(kept, dim=1, largest=False).values.mean(dim=1))
-    return scores
+    others = [[j for j in range(len(references)) if j != itself] for itself in own]
+    return [lowest_mean(cosine[:, columns]) for cosine, columns in zip(cosines, others, strict=True)]
 
 
 def rescored(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import DataError
-from ..grid import TokenGrid
-from .base import AnomalyMap, Detection, Picture
-from .tokens import TokenDetector, check_least, check_windows, neighbourhood
+from .base import Detection, Picture
+from .settings import check_least, check_windows
+from .tokens import TokenDetector, neighbourhood
 
 QUERIES = 1024  # patches compared with the bank in one matrix product
 NEIGHBOURS = 9  # rows of the bank that say how rare the nearest one is
@@ -59,56 +60,46 @@ class PatchCore(TokenDetector):
         super().__init__(**settings)  # type: ignore[arg-type]
         check_windows("radius", [radius])
         check_least(1, bank_size=bank_size, pool_size=pool_size, rotations=rotations)
-        self.settings |= {
-            "radius": radius, "bank_size": bank_size, "pool_size": pool_size, "rotations": rotations
-        }  # fmt: skip
         self.radius, self.bank_size, self.pool_size, self.rotations = radius, bank_size, pool_size, rotations
-        self.bank: PatchBank | None = None
 
     @property
     def is_ready(self) -> bool:
-        return self.bank is not None
+        return self.memory is not None
+
+    def remember(self, tensors: dict[str, Tensor]) -> PatchBank:
+        return PatchBank(tensors["bank"], self.radius)
 
     def fit(self, normal_images: Iterable[Picture]) -> PatchCore:
         """Remember a coreset of the patches of normal images."""
         pool = RandomPool(self.pool_size, self.seed)
         for grid in self.read(turned for image in normal_images for turned in turns(image, self.rotations)):
-            pool.add(locally_aware(grid, self.radius))
+            pool.add(locally_aware(grid.blocks, self.radius))
         features = pool.take()
         if not len(features):
             raise DataError("PatchCore needs normal images to learn from, and there is none that can be read.")
         kept = features[greedy_coreset(features, self.bank_size, seed=self.seed)]
-        self.bank = PatchBank(kept.half().float())  # as it is stored: a loaded detector gives the very same maps
+        self.restore({"bank": kept.half()})  # as it is stored: a loaded detector gives the very same maps
         return self
 
-    def maps(self, images: Iterable[Picture]) -> Iterator[AnomalyMap]:
-        """Distance of each patch to the nearest one of the bank, smoothed."""
-        return (found.map for found in self.detect(images))
-
     def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps, and the re-weighted distance of the most abnormal patch."""
-        if self.bank is None:
+        """Maps of distances to the nearest patch of the bank, and the re-weighted one of the most abnormal patch."""
+        bank = self.memory
+        if not isinstance(bank, PatchBank):
             raise DataError("PatchCore was not fitted: give it normal images first.")
         for grid in self.read(images):
-            patches = locally_aware(grid, self.radius)
-            distances, nearest = self.bank.nearest(patches)
+            patches = locally_aware(grid.blocks, self.radius)
+            distances, nearest = bank.nearest(patches)
             worst = int(distances.argmax())
-            score = reweighted(patches[worst], float(distances[worst]), int(nearest[worst]), self.bank.rows)
+            score = reweighted(patches[worst], float(distances[worst]), int(nearest[worst]), bank.rows)
             yield Detection(self.to_map(distances, grid), score)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {} if self.bank is None else {"bank": self.bank.rows.half()}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        self.bank = PatchBank(tensors["bank"].float().to(self.device)) if "bank" in tensors else None
-
-
-def locally_aware(grid: TokenGrid, radius: int) -> Tensor:
+def locally_aware(blocks: Tensor, radius: int) -> Tensor:
     """Patch features: each block's tokens averaged over their neighbourhood and scaled to length 1, then joined.
 
     (L, h, w, C) → (h·w, L·C), every row of length 1.
     """
-    tokens = F.normalize(neighbourhood(grid.blocks, radius), dim=-1)
+    tokens = F.normalize(neighbourhood(blocks, radius), dim=-1)
     joined: Tensor = torch.cat(list(tokens), dim=-1).flatten(0, 1) / len(tokens) ** 0.5
     return joined
 
@@ -141,9 +132,7 @@ class RandomPool:
         self.rows, self.keys = [rows[kept]], [keys[kept]]
 
 
-def greedy_coreset(
-    features: Tensor, count: int, *, seed: int = 0, projected: int = 128, on_step: Callable[[], None] | None = None
-) -> Tensor:
+def greedy_coreset(features: Tensor, count: int, *, seed: int = 0, projected: int = 128) -> Tensor:
     """Rows (count,) that cover all others: again and again the one farthest from all chosen so far.
 
     Distances are taken after a random projection to `projected` dimensions, which keeps them (Johnson–Lindenstrauss).
@@ -169,33 +158,56 @@ def greedy_coreset(
         nearest = torch.minimum(nearest, squared + squared[current] - 2 * (features @ features[current]))
         nearest[current] = float("-inf")  # rounding must not choose a row twice
         current = int(nearest.argmax())
-        if on_step:
-            on_step()
     return chosen
 
 
-class PatchBank:
+class PatchBank(nn.Module):
     """Normal patches, searched exactly: by faiss where it is installed and the bank is on the CPU, else by matrix products.
 
-    rows : (M, D) float32
+    Parameters
+    ----------
+    bank : (M, D) float16 or float32
+    radius : see `PatchCore`; of `forward` only
     """
 
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
-        self.squared = (rows**2).sum(1)
-        self.index: Any = None
-        if rows.device.type == "cpu" and len(rows) and importlib.util.find_spec("faiss"):
-            self.index = importlib.import_module("faiss").IndexFlatL2(rows.shape[1])
-            self.index.add(rows.numpy())
+    bank: Tensor
+    rows: Tensor
+    squared: Tensor
+
+    def __init__(self, bank: Tensor, radius: int = 1) -> None:
+        super().__init__()
+        self.radius = radius
+        rows = bank.float()
+        self.register_buffer("bank", bank)
+        self.register_buffer("rows", rows, persistent=False)
+        self.register_buffer("squared", (rows**2).sum(1), persistent=False)
+
+    @cached_property
+    def index(self) -> Any:
+        """The rows in faiss; None where it is not used."""
+        if self.rows.device.type != "cpu" or not len(self.rows) or not importlib.util.find_spec("faiss"):
+            return None
+        index = importlib.import_module("faiss").IndexFlatL2(self.rows.shape[1])
+        index.add(self.rows.numpy())
+        return index
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Distance of each patch to the nearest row, as a graph has it: tokens (L, h, w, C) → (h, w)."""
+        distances, _ = self._search(locally_aware(tokens, self.radius))
+        grid: Tensor = distances.unflatten(0, tokens.shape[1:3])
+        return grid
 
     def nearest(self, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Euclidean distance to the nearest row, and which it is: (Q, D) → (Q,) float32, (Q,) int64."""
         if self.index is not None:
             squared, found = self.index.search(queries.contiguous().numpy(), 1)
             return torch.from_numpy(squared[:, 0]).clamp(min=0).sqrt(), torch.from_numpy(found[:, 0])
-        parts = [torch.addmm(self.squared, chunk, self.rows.T, alpha=-2).min(dim=1) for chunk in queries.split(QUERIES)]
-        squared = torch.cat([part.values for part in parts]) + (queries**2).sum(1)
-        return squared.clamp(min=0).sqrt(), torch.cat([part.indices for part in parts])
+        distances, places = zip(*map(self._search, queries.split(QUERIES)), strict=True)
+        return torch.cat(distances), torch.cat(places)
+
+    def _search(self, queries: Tensor) -> tuple[Tensor, Tensor]:
+        found = torch.addmm(self.squared, queries, self.rows.T, alpha=-2).min(dim=1)
+        return (found.values + (queries**2).sum(1)).clamp(min=0).sqrt(), found.indices
 
 
 def reweighted(patch: Tensor, distance: float, nearest: int, bank: Tensor) -> float:

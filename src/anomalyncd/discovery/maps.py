@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import io
 import json
-import reprlib
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -23,10 +20,9 @@ from ..config import Config, make_config, read_config
 from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.layouts import stem_of
-from ..detect import DETECTORS, AnomalibDetector, Detector, Picture, load_detector, make_detector
-from ..detect.anomalib_model import PREFIX as ANOMALIB
+from ..detect import Detector, Picture, build_detector, load_detector
 from ..detect.tokens import TokenDetector
-from ..errors import BadFileError, DataError, RunError, SettingsError
+from ..errors import BadFileError, DataError, RunError
 from ..model.backbone import resolve_name
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
@@ -49,71 +45,6 @@ def pinned(config: Config) -> Config:
     weights = None if config.model.weights is None else config.model.weights.absolute()
     model = config.model.model_copy(update={"backbone": resolve_name(config.model.backbone), "weights": weights})
     return config.model_copy(update={"model": model})
-
-
-def build(config: Config) -> Detector:
-    """The configured detector, not fitted yet; it shares what it can with the rest: backbone, device and seed."""
-    name = config.detect.name or ""
-    settings = config.detect.settings
-    shared: dict[str, object] = {}
-    kind = AnomalibDetector if name.startswith(ANOMALIB) else DETECTORS.get(name)
-    if kind is not None:
-        _check_settings(settings, name, kind)
-        shared = {"device": config.device, "seed": config.random_state}
-    if name in DETECTORS:
-        shared |= {"backbone": config.model.backbone, "precision": config.precision}
-        if config.model.weights:
-            shared["weights"] = str(config.model.weights)
-    try:
-        return make_detector(name, **{**shared, **settings})
-    except (TypeError, ValueError) as error:
-        raise SettingsError(f"detect.settings do not fit the detector {name!r}: {error}.") from error
-
-
-def setting_names(kind: type) -> list[str]:
-    """Keyword arguments of a class, and of the classes that it hands the rest on to.
-
-    Examples
-    --------
-    >>> "bank_size" in setting_names(DETECTORS["patchcore"]), "size" in setting_names(DETECTORS["patchcore"])
-    (True, True)
-    """
-    return sorted(_defaults(kind))
-
-
-def misfit(kind: type, settings: Mapping[str, object]) -> str | None:
-    """The first setting whose value is of another type than its default, in words; None where all fit.
-
-    Examples
-    --------
-    >>> misfit(DETECTORS["patchcore"], {"bank_size": 10.5})
-    'bank_size must be a whole number, but got 10.5'
-    """
-    defaults = _defaults(kind)
-    for name, value in settings.items():
-        for wanted, words in _TYPES:
-            if type(defaults.get(name)) is wanted[0] and type(value) not in wanted:
-                return f"{name} must be {words}, but got {reprlib.repr(value)}"
-    return None
-
-
-# What a setting may be, by the type of its default; a default of another type says nothing.
-_TYPES: tuple[tuple[tuple[type, ...], str], ...] = (
-    ((bool,), "true or false"), ((int,), "a whole number"), ((float, int), "a number"), ((str,), "text"),
-    ((tuple, list), "a list"),
-)  # fmt: skip
-
-
-def _defaults(kind: type) -> dict[str, object]:
-    defaults: dict[str, object] = {}
-    for cls in kind.__mro__:
-        if "__init__" not in vars(cls):
-            continue
-        parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} | defaults
-        if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
-            break
-    return defaults
 
 
 def stored_config(run: Path) -> Config:
@@ -190,7 +121,7 @@ def make_maps(
     if earlier is not None:
         detector = earlier
     else:
-        new = detector = detector or build(config)
+        new = detector = detector or build_detector(config)
         if new.needs_normal or normal:
             _warn_of_overlap(items, normal, progress)
             timed("fitting", lambda: _fit(new, normal, progress))
@@ -271,19 +202,6 @@ def are_mirrored(items: Sequence[Sample]) -> bool:
 def _is_plain(part: str) -> bool:
     odd = part == ".." or part.startswith("/") or part.endswith((":", PARTIAL))
     return not odd and len(part.encode("utf-8", "replace")) <= MAX_NAME
-
-
-def _check_settings(settings: Mapping[str, object], name: str, kind: type[Detector]) -> None:
-    names = setting_names(kind)
-    for wrong in settings:
-        if wrong not in names:
-            near = difflib.get_close_matches(wrong, names, n=1)
-            hint = f"Did you mean {near[0]}? " if near else ""
-            raise SettingsError(
-                f"detect.settings.{wrong}: the detector {name!r} has no such setting. {hint}It has {', '.join(names)}."
-            )
-    if words := misfit(kind, settings):
-        raise SettingsError(f"detect.settings.{words}.")
 
 
 def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent) -> None:

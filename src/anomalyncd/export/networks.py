@@ -11,17 +11,30 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..detect import DETECTORS
-from ..detect.tokens import FILE, TokenDetector
+from torch import nn
+
+from ..detect import DETECTORS, MuSc, PatchCore
+from ..detect.musc import References
+from ..detect.patchcore import PatchBank
+from ..detect.stored import FILE
 from ..discovery.maps import DETECTOR, detect_again
 from ..discovery.model import DiscoveryModel, make_encoder
 from ..errors import DataError, SettingsError
 from ..progress import Silent
 from ..run.folder import CLASS_NAMES, MODEL_FILE
 from ..runtime.engine import open_graph
-from ..runtime.folder import DETECTOR_FILE, DetectorInfo, ExportInfo, NetworkInfo
+from ..runtime.folder import DETECTOR_FILE, ExportInfo, GridInfo, NetworkInfo
 from ..runtime.network import GraphNetwork
-from .onnx import trained_grid, write_grid, write_guided, write_patches
+from .onnx import (
+    Description,
+    trained_grid,
+    write_compare,
+    write_grid,
+    write_guided,
+    write_lowest,
+    write_patches,
+    write_scores,
+)
 from .openvino import Calibration, Sample, convert
 from .rounded import fit_unknown_again
 from .source import Results
@@ -75,39 +88,45 @@ def export_networks(
     ending = ".onnx" if format == "onnx" else ".xml"
     notes: dict[str, Any] = {}
     as_float = []
+    descriptions: dict[str, Description] = {}
     with whole_folder(out, format, notes) as folder, tempfile.TemporaryDirectory(prefix="anomalyncd-") as workspace:
         for path in [run / name for name in COPIED if (run / name).exists()]:
             shutil.copyfile(path, folder / path.name)
-        if networks.detector is not None:
+        if isinstance(networks.memory, References):
             shutil.copyfile(run / DETECTOR / FILE, folder / DETECTOR_FILE)
         with (progress or Silent()).task("Graphs", len(networks.writers)) as advance:
             for name, write in networks.writers.items():
                 onnx = (folder if format == "onnx" else Path(workspace)) / f"{name}.onnx"
-                write(onnx)
+                descriptions[name] = write(onnx)
                 if format == "openvino":
                     found = networks.samples(name, samples) if samples else []
-                    as_float += [name] if samples and not found and name != "detector" else []
+                    as_float += [name] if samples and not found and name in ("patches", "guided") else []
                     convert(onnx, folder / f"{name}.xml", found)
                 advance()
         refitted = True
         if int8:
             graphs = {name: open_graph(folder / f"{name}.xml", "openvino") for name in networks.writers}
-            rounded = GraphNetwork(networks.network, graphs.get("patches"), graphs.get("guided"))
+            rounded = GraphNetwork(networks.network, graphs)
             refitted = fit_unknown_again(run, networks.model, rounded, progress or Silent())
             (folder / MODEL_FILE).write_bytes(networks.model.pack())
         packages = ("torch", "timm", "onnx", *(("openvino",) if format == "openvino" else ()))
         info = ExportInfo(
-            format, "int8" if int8 else "float32", networks.network,
-            {name: name + ending for name in networks.writers}, networks.detector_info,
-        )  # fmt: skip
+            format=format,
+            precision="int8" if int8 else "float32",
+            network=networks.network,
+            graphs={name: name + ending for name in networks.writers},
+            detector=networks.model.config.detect.name,
+            detector_grid=networks.detector_grid,
+        )
         notes |= {
-            "run": run.resolve().name, "made_with": {name: version(name) for name in packages},
-            "inputs_and_outputs": {name + ending: networks.describe(name) for name in networks.writers},
+            "run": run.resolve().name,
+            "made_with": {name: version(name) for name in packages},
+            "inputs_and_outputs": {name + ending: text for name, text in descriptions.items()},
             **info.notes(folder),
-        }  # fmt: skip
+        }
     n_bytes = sum(path.stat().st_size for path in out.iterdir())
     detector = networks.model.config.detect.name
-    return ExportedNetworks(out, n_bytes, detector, networks.detector is not None, as_float, refitted)
+    return ExportedNetworks(out, n_bytes, detector, networks.detector_grid is not None, as_float, refitted)
 
 
 class RunNetworks:
@@ -116,7 +135,7 @@ class RunNetworks:
     Attributes
     ----------
     writers : graph → what writes it as ONNX; only graphs that the run's features and detector need
-    detector : None where maps or masks were given, or where it is one that cannot be exported
+    memory, detector_grid : of the run's detector; None where maps or masks were given, or where it cannot be exported
     """
 
     def __init__(self, run: Path, progress: Silent) -> None:
@@ -124,68 +143,40 @@ class RunNetworks:
         config, features = self.model.config, self.model.config.features
         self.vit = vit = self.model.vit(progress.say)
         block, size = make_encoder(vit, config).block, config.model.input_size
-        self.network = NetworkInfo(
-            vit.n_blocks, vit.width, vit.patch_size, vit.mask_threshold, vit.keep_thin, block
-        )  # fmt: skip
-        self.detector: TokenDetector | None = None
-        if config.detect.name in DETECTORS:
-            found = detect_again(run, config)
-            assert isinstance(found, TokenDetector)
-            if not found.tensors():
-                raise DataError(f"{run / DETECTOR / FILE}: this detector has learned nothing. Make the run again.")
-            self.detector = found
-        self.writers: dict[str, Callable[[Path], None]] = {}
+        own = {name: getattr(vit, name) for name in NetworkInfo.model_fields if name != "block"}
+        self.network = NetworkInfo(block=block, **own)
+        self.writers: dict[str, Callable[[Path], Description]] = {}
         if features.class_token:
             self.writers["guided"] = lambda path: write_guided(path, vit, block, size)
         if (features.patches and not features.class_token) or features.context or features.surround:
             self.writers["patches"] = lambda path: write_patches(path, vit, block, size)
-        if self.detector is not None:
-            own, blocks = self.detector.vit, self.detector.blocks
-            self.writers["detector"] = lambda path: write_grid(path, own, blocks)
+        self.memory: nn.Module | None = None
+        self.detector_grid: GridInfo | None = None
+        if config.detect.name in DETECTORS:
+            self._add_detector(run)
 
-    @property
-    def detector_info(self) -> DetectorInfo | None:
-        """As the runtime wants to know it."""
-        name = self.model.config.detect.name
-        if name is None:
-            return None
-        if self.detector is None:
-            return DetectorInfo(name)
-        return DetectorInfo(name, trained_grid(self.detector.vit), self.detector.vit.patch_size)
+    def _add_detector(self, run: Path) -> None:
+        detector = detect_again(run, self.model.config)
+        assert isinstance(detector, PatchCore | MuSc)
+        vit, blocks, memory = detector.vit, detector.used_blocks, detector.memory
+        self.writers["detector"] = lambda path: write_grid(path, vit, blocks)
+        if isinstance(memory, PatchBank):
+            self.writers["scores"] = lambda path: write_scores(path, memory, len(blocks))
+        elif isinstance(memory, References):
+            self.writers["compare"] = lambda path: write_compare(path, memory)
+            self.writers["lowest"] = write_lowest
+        else:
+            raise DataError(f"{run / DETECTOR / FILE}: this detector has learned nothing. Make the run again.")
+        self.memory = memory
+        widest = detector.radius if isinstance(detector, PatchCore) else max(detector.windows)
+        own = {name: getattr(detector, name) for name in ("size", "tile", "batch_size", "map_size", "sigma")}
+        self.detector_grid = GridInfo(grid=trained_grid(vit), patch_size=vit.patch_size, halo=widest // 2, **own)
 
     def samples(self, name: str, calibration: Calibration) -> list[Sample]:
         """Inputs of a graph to take ranges from; none for the detector: a map that is a bit off moves a mask by much."""
-        if name == "detector":
-            return []
-        return calibration.of_patches() if name == "patches" else calibration.of_guided(self.vit)
-
-    def describe(self, name: str) -> dict[str, dict[str, str]]:
-        """Inputs and outputs of a graph, for people."""
-        size, width = self.model.config.model.input_size, self.network.width
-        n_patches = (size // self.network.patch_size[0]) * (size // self.network.patch_size[1])
-        images = f"(B, {size}, {size}, 3) uint8, RGB"
-        tokens = f"(B, {n_patches}, {width}) float32, patch tokens after block {self.network.block} from 0"
         if name == "patches":
-            return {"inputs": {"images": images}, "outputs": {"tokens": tokens}}
-        if name == "guided":
-            keep = f"(B, {n_patches}) bool, patches inside the mask"
-            class_token = f"(B, {width}) float32, of the last block"
-            return {
-                "inputs": {"images": images, "keep": keep},
-                "outputs": {"class_token": class_token, "tokens": tokens},
-            }
-        assert self.detector is not None
-        vit, (h0, w0) = self.detector.vit, trained_grid(self.detector.vit)
-        return {
-            "inputs": {
-                "images": f"(B, H, W, 3) uint8, RGB, H = {vit.patch_size[0]} h and W = {vit.patch_size[1]} w",
-                "rows": f"(h, {h0}) float32 and", "columns": f"(w, {w0}) float32: anomalyncd.runtime.network.resampling",
-            },
-            "outputs": {
-                "tokens": f"(B, {len(self.detector.blocks)}, h, w, {vit.width}) float32, patch tokens after blocks "
-                f"{', '.join(map(str, self.detector.blocks))} from 0"
-            },
-        }  # fmt: skip
+            return calibration.of_patches()
+        return calibration.of_guided(self.vit) if name == "guided" else []
 
 
 def _check(format: str, int8: bool, calibration: Path | None) -> None:

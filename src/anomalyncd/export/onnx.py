@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -18,13 +17,17 @@ from timm.models import vision_transformer
 from torch import Tensor, nn
 from torch.export import Dim
 
+from ..detect.musc import Lowest, References
+from ..detect.patchcore import PatchBank
 from ..errors import SettingsError
 from ..model.backbone import MaskGuidedViT
+from ..runtime.detectors import resampling
 from ..runtime.engine import open_graph
-from ..runtime.network import resampling
 
+Description = dict[str, dict[str, str]]  # of a graph for people: `inputs` and `outputs`, name → shape, type and meaning
 MOST_BYTES = 1_800_000_000  # a protobuf holds 2 GB; larger weights lie beside the graph
-CLOSE = 1e-3  # how far tokens of a graph may be from the network's, as a share of the largest
+CLOSE = 1e-3  # how far numbers of a graph may be from the network's, as a share of the largest
+BATCH, HEIGHT, WIDTH = Dim("batch"), Dim("h", min=1), Dim("w", min=1)  # sides that may have any length
 
 
 class PatchGraph(nn.Module):
@@ -45,8 +48,7 @@ class GuidedGraph(nn.Module):
 
     def __init__(self, vit: MaskGuidedViT, block: int, size: int) -> None:
         super().__init__()
-        self.vit, self.block = copy.copy(vit), block
-        self.vit.pool = _as_they_are  # type: ignore[method-assign]
+        self.vit, self.block = vit, block
         self.register_buffer("position", fixed_position(vit, size), persistent=False)
 
     def forward(self, images: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,29 +79,34 @@ class GridGraph(nn.Module):
         return grids
 
 
-def write_patches(path: Path, vit: MaskGuidedViT, block: int, size: int) -> None:
-    """Write the graph `images → tokens`."""
-    write_graph(
-        path, PatchGraph(vit, block, size), {"images": _noise(2, size, size)}, ("tokens",), {"images": {0: "batch"}}
-    )
-    images = _noise(1, size, size)
-    _check(path, {"images": images}, [vit.patch_tokens(images.permute(0, 3, 1, 2), block)])
+def write_patches(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Description:
+    """Write the graph `images → tokens` for square images."""
+    images = {"images": _noise(2, size, size)}
+    write_graph(path, PatchGraph(vit, block, size), images, ["tokens"], {"images": {0: BATCH}})
+    images = {"images": _noise(1, size, size)}
+    _check(path, images, [vit.patch_tokens(images["images"].permute(0, 3, 1, 2), block)])
+    return {"inputs": _square_images(size), "outputs": _block_tokens(vit, block, size)}
 
 
-def write_guided(path: Path, vit: MaskGuidedViT, block: int, size: int) -> None:
-    """Write the graph `images, keep → class_token, tokens`."""
-    module = GuidedGraph(vit, block, size)
+def write_guided(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Description:
+    """Write the graph `images, keep → class_token, tokens` for square images."""
     n_patches = size // vit.patch_size[0] * (size // vit.patch_size[1])
     inputs = {"images": _noise(2, size, size), "keep": torch.arange(2 * n_patches).view(2, -1) % 3 == 0}
-    outputs = ("class_token", "tokens")
-    write_graph(path, module, inputs, outputs, {"images": {0: "batch"}, "keep": {0: "batch"}})
-    images, masks = _noise(1, size, size), torch.zeros(1, size, size)
-    masks[:, : vit.patch_size[0]] = 1
-    out = vit.trunk(images.permute(0, 3, 1, 2), masks, taps=(block,))
-    _check(path, {"images": images, "keep": out.keep}, [vit.class_token(out.tokens, out.keep), out.taps[block]])
+    outputs = ["class_token", "tokens"]
+    write_graph(path, GuidedGraph(vit, block, size), inputs, outputs, {"images": {0: BATCH}, "keep": {0: BATCH}})
+    images, keep = _noise(1, size, size), inputs["keep"][:1]
+    out = vit.trunk(images.permute(0, 3, 1, 2), keep, taps=(block,))
+    _check(path, {"images": images, "keep": keep}, [vit.class_token(out.tokens, keep), out.taps[block]])
+    return {
+        "inputs": {**_square_images(size), "keep": f"(B, {n_patches}) bool, patches inside the mask"},
+        "outputs": {
+            "class_token": f"(B, {vit.width}) float32, of the last block",
+            **_block_tokens(vit, block, size),
+        },
+    }
 
 
-def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> None:
+def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> Description:
     """Write the graph `images, rows, columns → tokens` for images of any size."""
     (ph, pw), (h0, w0) = vit.patch_size, trained_grid(vit)
 
@@ -107,41 +114,84 @@ def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> None:
         rows, columns = torch.from_numpy(resampling(height, h0)), torch.from_numpy(resampling(width, w0))
         return {"images": _noise(count, ph * height, pw * width), "rows": rows, "columns": columns}
 
-    height, width = Dim("h", min=1), Dim("w", min=1)
-    shapes: dict[str, dict[int, Any]] = {
-        "images": {0: "batch", 1: ph * height, 2: pw * width},
-        "rows": {0: height},
-        "columns": {0: width},
-    }
-    write_graph(path, GridGraph(vit, blocks), inputs(2, 6, 5), ("tokens",), shapes)
+    free = {"images": {0: BATCH, 1: ph * HEIGHT, 2: pw * WIDTH}, "rows": {0: HEIGHT}, "columns": {0: WIDTH}}
+    write_graph(path, GridGraph(vit, blocks), inputs(2, 6, 5), ["tokens"], free)
     other = inputs(1, 3, 8)
     found = vit.block_tokens(other["images"].permute(0, 3, 1, 2), blocks)
     tokens = torch.stack([found[block][:, vit.n_prefix :] for block in blocks], dim=1)
     _check(path, other, [tokens.unflatten(2, (3, 8))])
+    after = ", ".join(map(str, blocks))
+    return {
+        "inputs": {
+            "images": f"(B, H, W, 3) uint8, RGB, H = {ph} h and W = {pw} w",
+            "rows": f"(h, {h0}) float32 and",
+            "columns": f"(w, {w0}) float32: anomalyncd.runtime.detectors.resampling",
+        },
+        "outputs": {
+            "tokens": f"(B, {len(blocks)}, h, w, {vit.width}) float32, patch tokens after blocks {after} from 0"
+        },
+    }
+
+
+def write_scores(path: Path, bank: PatchBank, n_blocks: int) -> Description:
+    """Write PatchCore's graph `tokens → scores`, with its bank."""
+    width = bank.rows.shape[1] // n_blocks
+    free = {"tokens": {1: HEIGHT, 2: WIDTH}}
+    write_graph(path, bank, {"tokens": _normal(n_blocks, 6, 5, width)}, ["scores"], free)
+    tokens = _normal(n_blocks, 3, 8, width)
+    _check(path, {"tokens": tokens}, [bank(tokens)])
+    scores = "(h, w) float32, distance of each patch to the nearest one of the bank"
+    return {"inputs": {"tokens": f"({n_blocks}, h, w, {width}) float32, of one image"}, "outputs": {"scores": scores}}
+
+
+def write_compare(path: Path, references: References) -> Description:
+    """Write MuSc's graph `tokens, reference → cosines`."""
+    n_blocks, _, _, width = references.references[0].shape
+    free = {"tokens": {1: HEIGHT, 2: WIDTH}, "reference": {1: Dim("y", min=1), 2: Dim("x", min=1)}}
+    inputs = {"tokens": _normal(n_blocks, 6, 5, width), "reference": _normal(n_blocks, 4, 7, width).half()}
+    write_graph(path, references, inputs, ["cosines"], free)
+    inputs = {"tokens": _normal(n_blocks, 3, 8, width), "reference": _normal(n_blocks, 5, 2, width).half()}
+    _check(path, inputs, [references(**inputs)])
+    return {
+        "inputs": {
+            "tokens": f"({n_blocks}, h, w, {width}) float32, of one image",
+            "reference": f"({n_blocks}, y, x, {width}) float16, of another",
+        },
+        "outputs": {
+            "cosines": f"({n_blocks * len(references.windows)}, h, w) float32, of each patch and the nearest of the other"
+        },
+    }
+
+
+def write_lowest(path: Path) -> Description:
+    """Write MuSc's graph `cosines → scores`."""
+    lowest, free = Lowest(), {"cosines": {0: Dim("n", min=1), 1: HEIGHT, 2: WIDTH, 3: Dim("r", min=1)}}
+    write_graph(path, lowest, {"cosines": _normal(2, 6, 5, 20).tanh()}, ["scores"], free)
+    cosines = _normal(3, 8, 7, 3).tanh()
+    _check(path, {"cosines": cosines}, [lowest(cosines)])
+    return {
+        "inputs": {"cosines": "(n, h, w, R) float32, with each of R references"},
+        "outputs": {"scores": "(h, w) float32, mean of the lowest 30 % of the distances"},
+    }
 
 
 def write_graph(
     path: Path,
     module: nn.Module,
     inputs: dict[str, Tensor],
-    outputs: tuple[str, ...],
-    shapes: dict[str, dict[int, Any]],
+    outputs: list[str],
+    free: dict[str, dict[int, Any]],
 ) -> None:
     """Trace a module into an ONNX file.
 
-    inputs : examples, in the order of the module's arguments; shapes : input → which of its sides are free, with a name each
+    inputs : examples, by the names of the module's arguments; free : input → which of its sides may have another length
     """
-    batch = Dim("batch")
-    free = {
-        name: {axis: batch if side == "batch" else side for axis, side in sides.items()}
-        for name, sides in shapes.items()
-    }
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             module.eval(), tuple(inputs.values()), dynamo=True, verbose=False, dynamic_shapes=free,
-            input_names=list(inputs), output_names=list(outputs), external_data=False,
+            input_names=list(inputs), output_names=outputs, external_data=False,
         )  # fmt: skip
     assert program is not None
     for node in program.model.graph.all_nodes():  # where each line of code lay on this machine is nobody's business
@@ -149,8 +199,22 @@ def write_graph(
         node.doc_string = None
         for value in node.outputs:
             value.metadata_props.clear()
-    n_bytes = sum(value.numel() * value.element_size() for value in module.state_dict().values())
+    n_bytes = sum(values.numel() * values.element_size() for values in (*module.parameters(), *module.buffers()))
     program.save(path, external_data=n_bytes > MOST_BYTES)
+
+
+def _square_images(size: int) -> dict[str, str]:
+    return {"images": f"(B, {size}, {size}, 3) uint8, RGB"}
+
+
+def _block_tokens(vit: MaskGuidedViT, block: int, size: int) -> dict[str, str]:
+    n_patches = size // vit.patch_size[0] * (size // vit.patch_size[1])
+    return {"tokens": f"(B, {n_patches}, {vit.width}) float32, patch tokens after block {block} from 0"}
+
+
+def _normal(*shape: int) -> Tensor:
+    """Random float32 numbers, always the same."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def _noise(count: int, height: int, width: int) -> Tensor:
@@ -184,11 +248,6 @@ def positions(position: Any) -> Iterator[None]:
     """Let timm take these position embeddings where it would resample its own, which few engines can do as it does."""
     with mock.patch.object(vision_transformer, "resample_abs_pos_embed", lambda *_, **__: position):
         yield
-
-
-def _as_they_are(masks: Tensor) -> Tensor:
-    """Instead of pooling: the runtime has pooled the masks, with the same code that weighs the patches."""
-    return masks
 
 
 def _check(path: Path, inputs: dict[str, Tensor], expected: list[Tensor]) -> None:

@@ -16,7 +16,8 @@ from ..config import Config
 from ..data.images import read_image
 from ..data.layouts import find_images
 from ..errors import BadFileError, DataError
-from ..learn.features import TokenNetwork, kept_patches
+from ..grid import kept_patches
+from ..learn.features import TokenNetwork
 from ..learn.views import centre
 from ..regions.extract import shrink
 from ..run.folder import MANIFEST, REGIONS_TABLE

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ..config import FeatureConfig
 from ..errors import SettingsError
+from ..grid import kept_patches, patch_means
 from .views import centre, dihedral
 
 Floats = npt.NDArray[np.floating]
@@ -218,36 +219,6 @@ def weighted_mean(tokens: Values, weights: Values) -> Values:
     shares = weights / weights.sum(axis=1, keepdims=True)
     mean: Values = np.matmul(shares[:, None], tokens)[:, 0]
     return mean
-
-
-def patch_means(pictures: Values | Flags, grid: tuple[int, int]) -> Values:
-    """Mean over each patch: (B, H, W), whose sides the grid (h, w) divides → (B, h·w) float32.
-
-    Examples
-    --------
-    >>> patch_means(np.float32([[[0, 1, 2, 2], [0, 1, 2, 4]]]), (1, 2)).tolist()
-    [[0.5, 2.5]]
-    """
-    count, height, width = pictures.shape
-    patches = pictures.reshape(count, grid[0], height // grid[0], grid[1], width // grid[1])
-    means: Values = patches.mean(axis=(2, 4), dtype=np.float32).reshape(count, -1)
-    return means
-
-
-def kept_patches(masks: Values | Flags, grid: tuple[int, int], *, threshold: float, keep_thin: bool) -> Flags:
-    """Patches inside the mask, as `model.attention.pool_mask` tells the network: (B, H, W) → (B, P) bool.
-
-    Examples
-    --------
-    >>> kept_patches(np.float32([[[1, 0, 0, 0], [1, 0, 0, 0]]]), (1, 2), threshold=0.6, keep_thin=True).tolist()
-    [[True, False]]
-    """
-    share = patch_means(masks, grid)
-    limit = np.full_like(share[:, :1], threshold)
-    if keep_thin:
-        limit = np.minimum(limit, share.max(axis=1, keepdims=True) / 2)
-    kept: Flags = (share >= limit) & (share > 0)
-    return kept
 
 
 def focused(keep: Flags, scores: Values, focus: float) -> Values:

@@ -11,34 +11,6 @@ from torch import Tensor
 Guidance = Literal["none", "all", "patch", "class"]
 
 
-def pool_mask(masks: Tensor, grid: tuple[int, int], *, threshold: float = 0.5, keep_thin: bool = True) -> Tensor:
-    """Reduce pixel masks to the patches that count as defect.
-
-    A patch is kept where its covered share is at least `threshold`. With `keep_thin` it is enough to reach half of the
-    mask's best-covered patch, so that a hair-thin defect, which fills no patch to one half, does not vanish.
-
-    Parameters
-    ----------
-    masks : (B, H, W) float or bool, 0 … 1
-    grid : patches in (height, width)
-
-    Returns
-    -------
-    (B, P) bool, P = height · width of the grid
-
-    Examples
-    --------
-    >>> mask = torch.zeros(1, 4, 4); mask[0, :2, :2] = 1
-    >>> pool_mask(mask, (2, 2)).tolist()
-    [[True, False, False, False]]
-    """
-    share = F.adaptive_avg_pool2d(masks.float().unsqueeze(1), grid).flatten(1)  # (B, P)
-    limit = torch.full_like(share[:, :1], threshold)
-    if keep_thin:
-        limit = torch.minimum(limit, share.amax(dim=1, keepdim=True) / 2)
-    return (share >= limit) & (share > 0)
-
-
 def guidance_mask(keep: Tensor, n_prefix: int, mode: Guidance) -> Tensor | None:
     """The additive attention mask of one guided block: 0 where a query may look, −∞ where it may not (Eq. 2 and 3).
 

@@ -15,8 +15,9 @@ from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from ..errors import SettingsError, WeightsError
+from ..grid import kept_patches
 from . import checkpoint, registry, weights
-from .attention import Guidance, class_token_block, guidance_mask, pool_mask
+from .attention import Guidance, class_token_block, guidance_mask
 from .device import autocast
 
 # The paper guides the last 9 of 12 blocks, that is from block 3 on; shallower trunks keep that starting point.
@@ -45,7 +46,7 @@ class MaskGuidedViT(nn.Module):
     vit : a timm ViT with a class token
     guidance : which tokens the mask restricts (paper Table 4); `class` is the paper's choice
     guided_blocks : L_m, how many of the last blocks are guided; None starts at block 3 as the paper does
-    mask_threshold, keep_thin : see `pool_mask`
+    mask_threshold, keep_thin : see `grid.kept_patches`
     precision : of `patches` and `guided`, see `autocast`; training is always in float32
 
     Examples
@@ -111,10 +112,10 @@ class MaskGuidedViT(nn.Module):
         Parameters
         ----------
         images : (B, 3, H, W) uint8 or float 0 … 1; H and W multiples of the patch size
-        masks : (B, H, W) float or bool
+        masks : (B, H, W) float or bool; or the patches inside them, (B, P) bool
         taps : blocks (counted from 0) after which patch tokens are wanted
         """
-        keep = self.pool(masks)
+        keep = self.pool(masks) if masks.ndim == 3 else masks
         guided = guidance_mask(keep, self.n_prefix, self.guidance)
         x = self._embed(images)
         tapped: dict[int, Tensor] = {}
@@ -160,7 +161,8 @@ class MaskGuidedViT(nn.Module):
     def pool(self, masks: Tensor) -> Tensor:
         """Patches inside the mask: (B, H, W) float or bool → (B, P) bool."""
         grid = (masks.shape[-2] // self.patch_size[0], masks.shape[-1] // self.patch_size[1])
-        return pool_mask(masks, grid, threshold=self.mask_threshold, keep_thin=self.keep_thin)
+        keep = kept_patches(masks.cpu().numpy(), grid, threshold=self.mask_threshold, keep_thin=self.keep_thin)
+        return torch.from_numpy(keep).to(masks.device)
 
     def _embed(self, images: Tensor) -> Tensor:
         x: Tensor = self.vit.norm_pre(self.vit._pos_embed(self.vit.patch_embed(self.normalize(images))))

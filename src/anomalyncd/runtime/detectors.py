@@ -1,10 +1,9 @@
-"""The built-in detectors for images that come after the run, on arrays; `anomalyncd.detect` learns what is used here."""
+"""The detector of an exported run: its network and its scores are graphs, and what is around them is `anomalyncd.grid`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,150 +12,113 @@ import numpy.typing as npt
 from safetensors import safe_open
 
 from ..errors import RunError
-from ..grid import ALIKE, KEPT_SHARE, MOST_PRODUCTS, GridReader, Picture, TokenGrid, Values, grid_to_map
-from ..learn.features import unit
-from .network import GridNetwork
+from ..grid import GridReader, Picture, Values, place_of, to_map
+from .engine import Graph
+from .folder import DETECTOR_FILE, GridInfo
 
-Tensors = dict[str, npt.NDArray[np.float16]]
-QUERIES = 1024  # patches compared with the bank in one matrix product
+MOST_PATCHES = 1024  # that are scored at once: what they are compared with may have ten thousand
 
 
-class GridDetector:
-    """Images → anomaly maps.
+class GraphDetector:
+    """Images → anomaly maps, as the run's own detector makes them.
 
     Parameters
     ----------
-    network : gives the tokens
-    file : of the detector in a run folder, with its settings and what it has learned
+    folder : of the export
+    graphs : `detector`, images → tokens; with PatchCore `scores`, tokens → scores; with MuSc `compare`, tokens and those of
+        a reference → cosines, and `lowest`, cosines with all references → scores
     """
 
-    def __init__(self, network: GridNetwork, file: Path) -> None:
-        name, self.settings, tensors = _read(file)
-        own = self.settings
-        self.reader = GridReader(network, network.patch_size, own["size"], own["tile"], own["batch_size"])
-        self.scores: Callable[[Sequence[TokenGrid]], list[Values]]
-        if name == "patchcore":
-            self.scores = BankScores(tensors["bank"].astype(np.float32), own["radius"])
-        else:
-            references = [tensors[key] for key in sorted(tensors) if key.startswith("reference.")]
-            self.scores = MutualScores(references, own["windows"])
+    def __init__(self, folder: Path, info: GridInfo, graphs: Mapping[str, Graph]) -> None:
+        self.info, self.graphs = info, graphs
+        self.reader = GridReader(self._tokens, info.patch_size, info.size, info.tile, info.batch_size)
+        self.references = [] if "scores" in graphs else _references(folder / DETECTOR_FILE)
 
     def maps(self, images: Iterable[Picture]) -> Iterator[Values]:
         """One (h, w) float32 map for each (H, W, 3) uint8 image, in order, of the image's aspect."""
-        own, grids = self.settings, self.reader(images)
-        while batch := list(islice(grids, self.reader.batch_size)):
-            for grid, scores in zip(batch, self.scores(batch), strict=True):
-                yield grid_to_map(
-                    scores.reshape(grid.shape),
-                    grid.size,
-                    map_size=own["map_size"],
-                    tile=own["tile"],
-                    sigma=own["sigma"],
-                )
+        info = self.info
+        for grid in self.reader(images):
+            scores = self._by_bank(grid.blocks) if "scores" in self.graphs else self._by_references(grid.blocks)
+            yield to_map(scores, grid.size, map_size=info.map_size, tile=info.tile, sigma=info.sigma)
+
+    def _tokens(self, images: Picture) -> tuple[Values, Values]:
+        """(B, H, W, 3) uint8 → tokens (B, L, h, w, C), and no summaries (B, 0): only image scores need them."""
+        sides = zip(images.shape[1:3], self.info.patch_size, self.info.grid, strict=True)
+        rows, columns = (resampling(side // patch, known) for side, patch, known in sides)
+        (tokens,) = self.graphs["detector"]({"images": images, "rows": rows, "columns": columns})
+        return tokens, np.empty((len(images), 0), np.float32)
+
+    def _by_bank(self, blocks: Values) -> Values:
+        """Tokens (L, h, w, C) → (h, w)."""
+        return in_bands(lambda band: self.graphs["scores"]({"tokens": band})[0], blocks, self.info.halo)
+
+    def _by_references(self, blocks: Values) -> Values:
+        """Tokens (L, h, w, C) → (h, w)."""
+        own = place_of(blocks, self.references)
+        others = [reference for place, reference in enumerate(self.references) if place != own]
+
+        def score(band: Values) -> Values:
+            cosines = [self.graphs["compare"]({"tokens": band, "reference": other})[0] for other in others]
+            return self.graphs["lowest"]({"cosines": np.stack(cosines, axis=-1)})[0]
+
+        return in_bands(score, blocks, self.info.halo)
 
 
-class BankScores:
-    """PatchCore: distance of each patch to the nearest one of the bank (M, D), as `detect.patchcore.PatchBank` finds it."""
+def in_bands(score: Callable[[Values], Values], blocks: Values, halo: int, most: int = MOST_PATCHES) -> Values:
+    """Patch scores of a few rows of the grid after the other, so that memory does not grow with it.
 
-    def __init__(self, bank: Values, radius: int) -> None:
-        self.bank, self.radius = bank, radius
-        self.squared = (bank**2).sum(axis=1)
+    Parameters
+    ----------
+    score : tokens (L, h, w, C) → (h, w)
+    halo : how many rows above and below a patch have a say in its score
 
-    def __call__(self, grids: Sequence[TokenGrid]) -> list[Values]:
-        """(h·w,) each."""
-        return [self._nearest(self._features(grid.blocks)) for grid in grids]
-
-    def _features(self, blocks: Values) -> Values:
-        tokens = [unit(neighbourhood(block, self.radius)) for block in blocks]
-        joined: Values = np.concatenate(tokens, axis=-1).reshape(-1, self.bank.shape[1])
-        return joined / np.float32(len(tokens) ** 0.5)
-
-    def _nearest(self, queries: Values) -> Values:
-        found = []
-        for start in range(0, len(queries), QUERIES):
-            chunk = queries[start : start + QUERIES]
-            product = chunk @ self.bank.T
-            product *= -2
-            product += self.squared
-            found.append(product.min(axis=1) + (chunk**2).sum(axis=1))
-        distances: Values = np.sqrt(np.maximum(np.concatenate(found), 0))
-        return distances
-
-
-class MutualScores:
-    """MuSc: mean of the lowest distances of each patch to the reference images, as `detect.musc.mutual_scores` has it.
-
-    references : (L, h, w, C) float16 each; windows : neighbourhoods that patches are averaged over
+    Examples
+    --------
+    >>> in_bands(lambda band: band[0, ..., 0] * 2, np.ones((1, 5, 3, 1), np.float32), 1, most=6).shape
+    (5, 3)
     """
-
-    def __init__(self, references: Sequence[npt.NDArray[np.float16]], windows: Sequence[int]) -> None:
-        self.references, self.windows = references, windows
-
-    def __call__(self, grids: Sequence[TokenGrid]) -> list[Values]:
-        """(h·w,) each; references are made ready once for all grids, one at a time."""
-        places = [self._place(grid.blocks) for grid in grids]
-        totals = [np.zeros(grid.shape[0] * grid.shape[1], np.float32) for grid in grids]
-        n_blocks = len(self.references[0])
-        for block in range(n_blocks):
-            for window in self.windows:
-                features = [_patches(grid.blocks[block], window) for grid in grids]
-                cosines = [np.empty((len(patches), len(self.references)), np.float32) for patches in features]
-                for j, reference in enumerate(self.references):
-                    known = _patches(reference[block].astype(np.float32), window).T
-                    for patches, cosine in zip(features, cosines, strict=True):
-                        rows = max(1, MOST_PRODUCTS // known.shape[1])
-                        for start in range(0, len(patches), rows):
-                            cosine[start : start + rows, j] = (patches[start : start + rows] @ known).max(axis=1)
-                for total, cosine, place in zip(totals, cosines, places, strict=True):
-                    total += _lowest(cosine if place is None else np.delete(cosine, place, axis=1))
-        return [total / np.float32(n_blocks * len(self.windows)) for total in totals]
-
-    def _place(self, blocks: Values) -> int | None:
-        """Place of an image among the references, so that it is not compared with itself when it comes again."""
-        for place, known in enumerate(self.references):
-            if known.shape == blocks.shape and _alike(known[:, 0, 0], blocks[:, 0, 0]) and _alike(known, blocks):
-                return place
-        return None
+    _, height, width, _ = blocks.shape
+    rows = max(1, most // width)
+    bands = []
+    for top in range(0, height, rows):
+        above = min(top, halo)
+        bands.append(score(blocks[:, top - above : top + rows + halo])[above : above + rows])
+    return np.concatenate(bands)
 
 
-def neighbourhood(tokens: Values, side: int) -> Values:
-    """Mean over the side × side window around each patch, fewer at the border: (h, w, C) → the same shape; side odd."""
-    if side == 1:
-        return tokens
-    height, width = tokens.shape[:2]
-    around = ((side // 2, side // 2), (side // 2, side // 2), (0, 0))
-    padded, there = np.pad(tokens, around), np.pad(np.ones((height, width, 1), np.float32), around)
-    total, count = np.zeros_like(tokens), np.zeros((height, width, 1), np.float32)
-    for y in range(side):
-        for x in range(side):
-            total += padded[y : y + height, x : x + width]
-            count += there[y : y + height, x : x + width]
-    return total / count
+@lru_cache(maxsize=64)
+def resampling(n_new: int, n_old: int) -> Values:
+    """Antialiased cubic interpolation of n_old values at n_new places, as a matrix (n_new, n_old).
+
+    It is what timm does to the position embeddings of a network when an image has more or fewer patches than those that it
+    was trained for.
+
+    Examples
+    --------
+    >>> resampling(2, 2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    scale = n_old / n_new
+    stretch = max(scale, 1.0)
+    centres = (np.arange(n_new) + 0.5)[:, None] * scale
+    places = np.arange(n_old)[None]
+    # The window is cut to whole places before the weights are taken.
+    inside = (places >= np.floor(centres - 2 * stretch + 0.5)) & (places < np.floor(centres + 2 * stretch + 0.5))
+    weights = np.where(inside, _cubic((places + 0.5 - centres) / stretch), 0.0)
+    matrix: npt.NDArray[np.float32] = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    return matrix
 
 
-def _patches(tokens: Values, window: int) -> Values:
-    """(h, w, C) → (h·w, C) unit vectors."""
-    return unit(neighbourhood(tokens, window)).reshape(-1, tokens.shape[-1])
+def _cubic(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Keys' kernel with a = −0.5."""
+    x = np.abs(x)
+    return np.where(x < 1, (1.5 * x - 2.5) * x * x + 1, np.where(x < 2, ((-0.5 * x + 2.5) * x - 4) * x + 2, 0.0))
 
 
-def _lowest(cosines: Values) -> Values:
-    """Mean of the lowest distances: cosines (P, R) → (P,)."""
-    distances = np.sqrt(np.maximum(2 - 2 * cosines, 0))
-    kept = max(1, int(cosines.shape[1] * KEPT_SHARE))
-    mean: Values = np.partition(distances, kept - 1, axis=1)[:, :kept].mean(axis=1)
-    return mean
-
-
-def _alike(stored: npt.NDArray[np.float16], fresh: Values) -> bool:
-    known = stored.astype(np.float32)
-    return bool(np.linalg.norm(known - fresh) <= ALIKE * np.linalg.norm(known))
-
-
-def _read(file: Path) -> tuple[str, dict[str, Any], Tensors]:
+def _references(file: Path) -> list[npt.NDArray[Any]]:
+    """(L, h, w, C) float16 each."""
     try:
         with safe_open(file, framework="numpy") as stored:
-            meta = json.loads(stored.metadata()["anomalyncd"])
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
-            return meta["name"], meta["settings"], tensors
+            return [stored.get_tensor(name) for name in sorted(stored.keys()) if name.startswith("reference_")]
     except Exception as error:  # damage shows in many ways
         raise RunError(f"{file}: missing, damaged or not a detector of anomalyncd ({error}).") from error

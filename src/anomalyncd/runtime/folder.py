@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from ..checksums import sha256
 from ..errors import RunError
 from ..run.folder import IMAGES_TABLE
 
 MARKER = "export.json"  # in every export: what it is, and which files belong to it
-DETECTOR_FILE = "detector.safetensors"  # settings, and the bank or the references
-VERSION = 1  # of what an exported folder holds
+DETECTOR_FILE = "detector.safetensors"  # the references of MuSc
+VERSION = 2  # of what an exported folder holds
 ENGINE_OF = {"onnx": "onnxruntime", "openvino": "openvino"}  # format → what runs it by default
 AGAIN = "Export the run again with `anomalyncd export RUN --format onnx` or `openvino`."
 
 
-@dataclass(frozen=True)
-class NetworkInfo:
+class NetworkInfo(BaseModel):
     """What an encoder must know of the network behind its graphs; block : whose patch tokens the graphs give."""
 
     n_blocks: int
@@ -30,37 +30,44 @@ class NetworkInfo:
     block: int
 
 
-@dataclass(frozen=True)
-class DetectorInfo:
-    """The detector of the run.
+class GridInfo(BaseModel):
+    """What a detector must know of itself beside its graphs.
 
-    name : as in the settings
-    grid : patches (h, w) that the network has positions for, and patch_size : in pixels; None where it is not exported
+    grid : patches (h, w) that its network has positions for; patch_size : of these, in pixels
+    halo : how many rows of patches above and below a patch have a say in its score
+    size, tile, batch_size, map_size, sigma : see `detect.tokens.TokenDetector`
     """
 
-    name: str
-    grid: tuple[int, int] | None = None
-    patch_size: tuple[int, int] | None = None
+    grid: tuple[int, int]
+    patch_size: tuple[int, int]
+    halo: int
+    size: int
+    tile: int | None
+    batch_size: int
+    map_size: int
+    sigma: float
 
 
-@dataclass(frozen=True)
-class ExportInfo:
+class ExportInfo(BaseModel):
     """What export.json says, as far as the runtime needs it.
 
-    graphs : `patches`, `guided` and `detector`, those of them that are needed → file name
+    graphs : name of a graph → file name; only those that are needed
+    detector : name of the run's detector, None where maps or masks were given
+    detector_grid : None where the detector is not exported
     """
 
     format: str
     precision: str
     network: NetworkInfo
     graphs: dict[str, str]
-    detector: DetectorInfo | None
+    detector: str | None
+    detector_grid: GridInfo | None
 
     def notes(self, folder: Path) -> dict[str, Any]:
         """What to write into export.json beside the format: versions, files, and the checksum of each file in the folder."""
         files = sorted(path.name for path in folder.iterdir() if path.name != MARKER)
-        own = {name: value for name, value in asdict(self).items() if name != "format"}
-        return {"version": VERSION, **own, "sha256": {name: sha256(folder / name) for name in files}}
+        sums = {name: sha256(folder / name) for name in files}
+        return {"version": VERSION, **self.model_dump(exclude={"format"}), "sha256": sums}
 
 
 def is_exported(folder: Path) -> bool:
@@ -91,13 +98,13 @@ def read_export(folder: Path) -> ExportInfo:
             f"{VERSION}. {AGAIN}"
         )
     try:
-        info = _parsed(stored)
+        info = ExportInfo.model_validate(stored)
         sums = {str(name): str(value) for name, value in stored["sha256"].items()}
-        strangers = [name for name in (*sums, *info.graphs.values()) if name not in sums or Path(name).name != name]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, ValueError, AttributeError) as error:
         raise RunError(f"{path}: damaged ({type(error).__name__}: {error}). {AGAIN}") from error
-    if strangers:
-        raise RunError(f"{path}: damaged, it names {strangers[0]!r} and no checksum of it. {AGAIN}")
+    for name in (*sums, *info.graphs.values()):
+        if name not in sums or Path(name).name != name:
+            raise RunError(f"{path}: damaged, it names {name!r} and no checksum of it. {AGAIN}")
     for name, expected in sums.items():
         try:
             found = sha256(folder / name)
@@ -106,15 +113,3 @@ def read_export(folder: Path) -> ExportInfo:
         if found != expected:
             raise RunError(f"{folder / name}: damaged or changed, its checksum is not that of {MARKER}. {AGAIN}")
     return info
-
-
-def _parsed(stored: dict[str, Any]) -> ExportInfo:
-    network, detector = stored["network"], stored["detector"]
-    return ExportInfo(
-        stored["format"], stored["precision"],
-        NetworkInfo(**{**network, "patch_size": tuple(network["patch_size"])}),
-        {str(name): str(file) for name, file in stored["graphs"].items()},
-        None if detector is None else DetectorInfo(
-            detector["name"], *(None if detector[key] is None else tuple(detector[key]) for key in ("grid", "patch_size"))
-        ),
-    )  # fmt: skip

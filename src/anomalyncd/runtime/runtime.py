@@ -15,10 +15,12 @@ from ..discovery.classify import MapMaker, Prediction, Predictor
 from ..discovery.model import DiscoveryModel
 from ..errors import DataError
 from ..progress import Silent
-from .detectors import GridDetector
+from .detectors import GraphDetector
 from .engine import ENGINES, Graph, check_engine, open_graph
-from .folder import DETECTOR_FILE, ENGINE_OF, read_export
-from .network import GraphNetwork, GridNetwork
+from .folder import ENGINE_OF, read_export
+from .network import GraphNetwork
+
+NETWORK_GRAPHS = ("patches", "guided", "detector")
 
 
 class Runtime:
@@ -56,19 +58,16 @@ class Runtime:
         self.precision = info.precision if precision == "float32" else precision
         self.progress = progress or Silent()
         self.model = DiscoveryModel.read(path, device="cpu")
-
-        def graph(name: str) -> Graph | None:
-            if name not in info.graphs:
-                return None
-            return open_graph(path / info.graphs[name], self.engine, precision=precision, threads=threads)
-
-        self._extractor = self.model.extractor(network=GraphNetwork(info.network, graph("patches"), graph("guided")))
+        self.detector_name = info.detector
+        graphs: dict[str, Graph] = {}
+        for name, file in info.graphs.items():
+            # Distances are differences of nearly equal numbers: only networks bear a coarse precision.
+            chosen = precision if name in NETWORK_GRAPHS else "float32"
+            graphs[name] = open_graph(path / file, self.engine, precision=chosen, threads=threads)
+        self._extractor = self.model.extractor(network=GraphNetwork(info.network, graphs))
         self._detector: MapMaker | None = None
-        self.detector_name = info.detector.name if info.detector else None
-        tokens = graph("detector")
-        if info.detector and info.detector.grid and info.detector.patch_size and tokens:
-            network = GridNetwork(tokens, info.detector.grid, info.detector.patch_size)
-            self._detector = GridDetector(network, path / DETECTOR_FILE)
+        if info.detector_grid is not None:
+            self._detector = GraphDetector(path, info.detector_grid, graphs)
         elif info.detector:  # its maps come from outside, so the model must take them
             detect = self.model.config.detect.model_copy(update={"name": None})
             self.model.config = self.model.config.model_copy(update={"detect": detect})

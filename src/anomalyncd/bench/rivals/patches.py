@@ -19,7 +19,7 @@ from ...data.dataset import Sample
 from ...data.images import read_image
 from ...data.maps import read_mask
 from ...detect.patchcore import PatchBank
-from ...detect.tokens import check_least
+from ...detect.settings import check_least
 from ...model.backbone import image_tensor
 from .base import Rival, image_key
 from .cache import Cache

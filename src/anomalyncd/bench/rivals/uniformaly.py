@@ -16,12 +16,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from ...detect.patchcore import greedy_coreset
 from ...errors import DataError, SettingsError
+from ...grid import kept_patches
 from ...learn.cluster import kmeans
-from ...model.attention import pool_mask
 from .base import Features, Inputs, Probabilities, image_key, one_hot
 from .patches import Floats, PatchRival, Tokens, on_grid, unit
 
@@ -79,7 +78,7 @@ class UniFormaly(PatchRival):
         values = on_grid(inputs.images, self._grid)
         if inputs.given == "maps":
             return top_patches(values, self.top_share)
-        keep = pool_mask(torch.from_numpy(values).unflatten(1, self._grid), self._grid).numpy()
+        keep = kept_patches(values.reshape(-1, *self._grid), self._grid)
         return np.where(keep.any(axis=1, keepdims=True), keep, True)
 
     def _own_scores(self, inputs: Inputs, tokens: Tokens) -> Floats:
