@@ -102,7 +102,9 @@ def compare_binarizers(
     figure.suptitle(f"Where to cut an anomaly map\n{about}", x=0.01, y=1 - 0.1 / height, ha="left", color=INK)
     if has_truth:
         meaning = {"found": FOUND, "false alarm": FALSE_ALARM, "missed": MISSED}
-        keys = [Patch(facecolor=f"#{bytes(colour).hex()}", edgecolor=INK, label=name) for name, colour in meaning.items()]
+        keys = [
+            Patch(facecolor=f"#{bytes(colour).hex()}", edgecolor=INK, label=name) for name, colour in meaning.items()
+        ]
         figure.legend(handles=keys, loc="upper right", ncols=3, frameon=False)
     for axis, heading in zip(axes[0], headings, strict=True):
         axis.set_title(heading, color=INK, fontsize=12, fontweight="bold")

@@ -241,8 +241,9 @@ class Laboratory:
             backbone_weights=config.model.weights, device=config.device, progress=self.progress, **trial.row.settings,
         )  # fmt: skip
         run = self.work / "rivals" / f"{trial.data.name}-{trial.data.fingerprint[:12]}"
-        base = None if trial.base is None else trial.base.base
-        return model.fit(self._inputs(trial), base=base, normal=trial.data.normal, run=run)
+        base = None if trial.base is None else trial.base.dataset
+        normal = gather_normal(trial.data.normal).samples
+        return model.fit(self._inputs(trial), base=base, normal=normal, run=run)
 
 
 def file_name(text: str) -> str:

@@ -22,7 +22,7 @@ from ...detect.settings import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import ward
 from ...progress import Advance
-from .base import Features, Inputs, Probabilities, image_key, one_hot
+from .base import Features, Inputs, Labels, image_key
 from .patches import Floats, PatchRival, Tokens, on_grid, unit
 
 COMPARED = 16  # images in one matrix product
@@ -44,8 +44,9 @@ class AnomalyClustering(PatchRival):
 
     Examples
     --------
+    >>> from anomalyncd.data.gather import gather
     >>> images = [np.full((32, 32, 3), value, np.uint8) for value in (10, 12, 200, 202)]
-    >>> AnomalyClustering(2, backbone="tiny", size=32).fit(images).labels_.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+    >>> AnomalyClustering(2, backbone="tiny", size=32).fit(gather(images)).labels_.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     True
     """
 
@@ -66,7 +67,7 @@ class AnomalyClustering(PatchRival):
         self.temperature, self.weights, self.block = temperature, weights, block
         self.max_references = self.default_references if max_references is None else max_references
 
-    def _discover(self, inputs: Inputs) -> tuple[Features, Probabilities]:
+    def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
         check_least(2, max_references=self.max_references)
         if not self.temperature > 0:
             raise SettingsError(f"temperature must be above 0, but got {self.temperature}.")
@@ -81,7 +82,7 @@ class AnomalyClustering(PatchRival):
         features = np.stack([weighted_embedding(row, unit(z)) for row, z in zip(alpha, tokens, strict=True)])
         with self._timed("clusters"):
             labels = ward(features, self.n_classes)
-        return features, one_hot(labels, self.n_classes)
+        return features, labels
 
     def _blocks(self) -> list[int]:
         count = self._vit.n_blocks

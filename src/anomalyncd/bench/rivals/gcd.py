@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...learn.cluster import semi_supervised_kmeans, squared_distances
 from ...learn.network import RegionNet, ViewBatch
-from .base import Features, Inputs, Probabilities, one_hot
+from .base import Features, Inputs, Labels
 from .training import TrainedRival
 
 RESTARTS = 100
@@ -30,15 +30,16 @@ class GCD(TrainedRival):
     Examples
     --------
     >>> import numpy as np
+    >>> from anomalyncd.data.gather import gather
     >>> images = [np.full((32, 32, 3), value, np.uint8) for value in (10, 12, 200, 202)]
-    >>> model = GCD(2, backbone="tiny", size=32, epochs=1, bank_views=2, learning_rate=0.001).fit(images)
+    >>> model = GCD(2, backbone="tiny", size=32, epochs=1, bank_views=2, learning_rate=0.001).fit(gather(images))
     >>> model.labels_.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     True
     """
 
     name: ClassVar[str] = "gcd"
 
-    def _discover(self, inputs: Inputs) -> tuple[Features, Probabilities]:
+    def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
         found = self._learn(inputs, ContrastiveNet, entropy_weight=0.0)
         with self._timed("clusters"):
             known = (found.base_features, found.base_labels)
@@ -46,7 +47,7 @@ class GCD(TrainedRival):
                 found.features, *known, self.n_classes, self.random_state, restarts=RESTARTS
             )
             labels = squared_distances(found.features, centres[found.n_base :]).argmin(axis=1)
-        return found.features, one_hot(labels, self.n_classes)
+        return found.features, labels
 
 
 class ContrastiveNet(RegionNet):

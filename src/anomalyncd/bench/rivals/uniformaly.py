@@ -21,7 +21,7 @@ from ...detect.patchcore import greedy_coreset
 from ...errors import DataError, SettingsError
 from ...grid import kept_patches
 from ...learn.cluster import kmeans
-from .base import Features, Inputs, Probabilities, image_key, one_hot
+from .base import Features, Inputs, Labels, image_key
 from .patches import Floats, PatchRival, Tokens, on_grid, unit
 
 BLOCKS = range(2, 10)
@@ -39,8 +39,9 @@ class UniFormaly(PatchRival):
 
     Examples
     --------
+    >>> from anomalyncd.data.gather import gather
     >>> images = [np.full((32, 32, 3), value, np.uint8) for value in (10, 12, 200, 202)]
-    >>> model = UniFormaly(2, backbone="tiny", size=32).fit(images, masks=[None] * 4)
+    >>> model = UniFormaly(2, backbone="tiny", size=32).fit(gather(images, masks=[None] * 4))
     >>> model.labels_.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     True
     """
@@ -52,7 +53,7 @@ class UniFormaly(PatchRival):
         super().__init__(n_classes, **settings)
         self.top_share = top_share
 
-    def _discover(self, inputs: Inputs) -> tuple[Features, Probabilities]:
+    def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
         if not 0 < self.top_share <= 1:
             raise SettingsError(f"top_share must be above 0 and at most 1, but got {self.top_share}.")
         if inputs.given is None and not inputs.normal:
@@ -65,7 +66,7 @@ class UniFormaly(PatchRival):
         features = np.stack([np.asarray(z, np.float32)[rows].mean(axis=0) for z, rows in pairs])
         with self._timed("clusters"):
             labels = kmeans(features, self.n_classes, seed=self.random_state)
-        return features, one_hot(labels, self.n_classes)
+        return features, labels
 
     def _blocks(self) -> list[int]:
         count = self._vit.n_blocks
