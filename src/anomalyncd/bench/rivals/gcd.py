@@ -42,10 +42,8 @@ class GCD(TrainedRival):
     def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
         found = self._learn(inputs, ContrastiveNet, entropy_weight=0.0)
         with self._timed("clusters"):
-            known = (found.base_features, found.base_labels)
-            centres = semi_supervised_kmeans(
-                found.features, *known, self.n_classes, self.random_state, restarts=RESTARTS
-            )
+            points, seed = (found.features, found.base_features, found.base_labels), self.random_state
+            centres = semi_supervised_kmeans(*points, self.n_classes, seed, restarts=RESTARTS)
             labels = squared_distances(found.features, centres[found.n_base :]).argmin(axis=1)
         return found.features, labels
 

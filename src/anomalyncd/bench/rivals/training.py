@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.lib.format import open_memmap
 
 from ...config import make_config
 from ...data.dataset import Sample
@@ -79,8 +80,8 @@ class TrainedRival(Rival):
         super().__init__(n_classes, **settings)
         self.size = size
         self.learn = {  # as `LearnConfig` calls it
-            "epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate,
-            "supervised_weight": supervised_weight, "bank_views": bank_views,
+            "epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "bank_views": bank_views,
+            "supervised_weight": supervised_weight, "n_heads": 1, "contrastive_weight": 1.0, "correction_threshold": -1.0,
         }  # fmt: skip
 
     def _learn(
@@ -91,19 +92,12 @@ class TrainedRival(Rival):
         teacher: Callable[[int], float] = teacher_temperature,
     ) -> Learned:
         """Train a network of this kind; entropy_weight : of the mean prediction, teacher : epoch → temperature."""
-        fixed = {
-            "entropy_weight": entropy_weight,
-            "n_heads": 1,
-            "contrastive_weight": 1.0,
-            "correction_threshold": -1.0,
-        }
-        config = make_config({"learn": {**self.learn, **fixed}}).learn
+        config = make_config({"learn": {**self.learn, "entropy_weight": entropy_weight}}).learn
         sets = [inputs.images] if inputs.base is None else [inputs.images, inputs.base.samples]
         known = np.empty(0, np.int64) if inputs.base is None else inputs.base.numbered_labels
         labels = np.concatenate([np.full(len(inputs.images), UNKNOWN), known])
         n_base = len(np.unique(known))
-        vit = self._vit
-        device = next(vit.parameters()).device
+        vit, device = self._vit, next(self._vit.parameters()).device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.random_state)
             net = kind(vit.width, n_base + self.n_classes, 1, vit=vit).to(device)
@@ -120,9 +114,8 @@ class TrainedRival(Rival):
             self.progress.warn(f"{self.name}: the loss did not fall. Try another learning_rate or more epochs.")
         found = [class_features(net, np.load(bank / "centre.npy", mmap_mode="r"), device) for bank in banks]
         if not all(np.isfinite(features).all() for features in found):
-            raise SettingsError(
-                f"{self.name}: training diverged. Lower learning_rate, which is {config.learning_rate}."
-            )
+            rate = config.learning_rate
+            raise SettingsError(f"{self.name}: training diverged. Lower learning_rate, which is {rate}.")
         return Learned(net, found[0], found[-1] if len(known) else found[0][:0], known)
 
     def _bank(self, cache: Cache, samples: Sequence[Sample], n_views: int) -> Path:
@@ -140,10 +133,8 @@ class TrainedRival(Rival):
                     path, vit, Crops(picture, len(samples), view), n_views=n_views, batch_size=BATCH, seed=0,
                     on_region=lambda _: advance(),
                 )  # fmt: skip
-            shape = np.load(path / "tokens.npy", mmap_mode="r").shape
-            out = np.lib.format.open_memmap(
-                path / "centre.npy", mode="w+", dtype=np.float16, shape=(shape[0], *shape[2:])
-            )
+            tokens = np.load(path / "tokens.npy", mmap_mode="r")
+            out = open_memmap(path / "centre.npy", mode="w+", dtype=np.float16, shape=tokens[:, 0].shape)
             with self.progress.task("Centre views", len(samples)) as advance:
                 for start in range(0, len(samples), BATCH):
                     rows = range(start, min(start + BATCH, len(samples)))
@@ -183,9 +174,8 @@ class WholeViews:
 
 def whole_batch(tokens: npt.NDArray[np.float16], device: torch.device) -> ViewBatch:
     """(B, N, C) tokens, every patch of which counts: without guidance `keep` is not looked at."""
-    return ViewBatch(
-        None, torch.from_numpy(tokens).to(device), torch.ones(len(tokens), 0, dtype=torch.bool, device=device)
-    )
+    keep = torch.ones(len(tokens), 0, dtype=torch.bool, device=device)
+    return ViewBatch(None, torch.from_numpy(tokens).to(device), keep)
 
 
 @torch.inference_mode()
