@@ -240,6 +240,18 @@ def test_rivals_that_see_no_maps_are_fitted_once_for_all_sources(tmp_path, nut, 
     assert outcome.cells[0].metrics == outcome.cells[1].metrics
 
 
+def test_boxes_are_those_of_each_source_whatever_the_rival_looks_at(tmp_path, nut):
+    asked = experiment({"name": "GCD", "method": "gcd"}, sources=["line", "inverse"], metrics=["fpr", "aupro"])
+    (tmp_path / "maps").mkdir()
+    for path in (nut.parent / "maps").rglob("*.npy"):
+        target = tmp_path / "maps" / path.relative_to(nut.parent / "maps")
+        target.parent.mkdir(exist_ok=True)
+        np.save(target, -np.load(path))
+    maps = {("nut", "line"): nut.parent / "maps", ("nut", "inverse"): tmp_path / "maps"}
+    one, other = Bench(tmp_path / "work", {"nut": nut}, maps=maps, settings=QUICK).run(asked).cells
+    assert one.metrics["aupro"] > 0.7 and other.metrics["aupro"] < 0.3
+
+
 def test_each_product_is_a_base_set_for_each_other(tmp_path, nut, tile):
     asked = experiment({"name": "base"}, base=["each"])
     outcome = bench(tmp_path, nut=nut, tile=tile).run(asked)

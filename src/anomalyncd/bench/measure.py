@@ -96,8 +96,8 @@ class Laboratory:
 
     def source_key(self, trial: Trial) -> str:
         """Identity of the maps or masks."""
-        if not trial.uses_source or trial.source in (MASKS, IMAGES_ONLY):
-            return trial.source if trial.uses_source else ""
+        if trial.source in (MASKS, IMAGES_ONLY):
+            return trial.source
         if (folder := self.given.get((trial.data.name, trial.source))) is not None:
             return self.fingerprint(folder)
         config = pinned(trial.config)

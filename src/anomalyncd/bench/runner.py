@@ -232,8 +232,9 @@ class Bench:
     def _name(self, trial: Trial, measurement: str) -> str:
         """Where a result is stored: by everything that it depends on."""
         config, row, data = pinned(trial.config), trial.row, trial.data
-        key: list[Any] = [FORMAT, __version__, data.fingerprint, self.laboratory.source_key(trial)]
-        key.append(self.laboratory.fingerprint(config.model.weights))
+        source = trial.source if trial.uses_source or measurement == "boxes" else IMAGES_ONLY
+        key: list[Any] = [FORMAT, __version__, data.fingerprint, self.laboratory.fingerprint(config.model.weights)]
+        key.append(self.laboratory.source_key(replace(trial, source=source)))
         if measurement == "boxes":  # nothing is learned
             key += [config.binarize.model_dump(), config.has_normal]
         else:
@@ -243,8 +244,7 @@ class Bench:
             key += [row.method, settings, "" if trial.base is None else trial.base.fingerprint, trial.seed]
         if measurement == "combined":  # is about images that the data of this trial is without
             key.append(self._load(load_product, data.name, ()).fingerprint)
-        label = file_name(f"{row.method}-{trial.source if trial.uses_source else IMAGES_ONLY}")
-        return f"{measurement}/{data.name}/{label}-{stable_hash(*key)[:20]}"
+        return f"{measurement}/{data.name}/{file_name(f'{row.method}-{source}')}-{stable_hash(*key)[:20]}"
 
     def _stored(self, name: str) -> dict[str, Any] | None:
         """None also where it is damaged: then it is measured again."""
