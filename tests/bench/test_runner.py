@@ -219,6 +219,13 @@ def test_cells_that_were_not_run_say_so(tmp_path, nut, tile):
     assert table.loc[("later", "mtd"), "state"] == "not run" and np.isnan(table.loc[("later", "mtd"), "nmi"])
 
 
+def test_the_tables_of_the_paper_are_named(tmp_path, nut):
+    """Also where a row finds its figures by data set and base alone."""
+    asked = experiment({"name": "default", "paper": {}}, tables=["14"])
+    outcome = bench(tmp_path, mtd=nut).run(asked, show=True)
+    assert "- Paper: Table 14, as printed" in to_markdown(outcome)
+
+
 def test_spread_over_seeds(tmp_path, nut, monkeypatch):
     figures = iter([0.2, 0.4, 0.9])
     monkeypatch.setattr(measure.Laboratory, "classes", lambda self, case: measure.Result({"nmi": next(figures)}))

@@ -180,7 +180,7 @@ def notes(outcome: Outcome, command: str = "") -> list[str]:
     lines.append(f"Cells: {measured}{unit}, mean ± standard deviation over seeds; images, normal counted as one class.")
     if experiment.note:
         lines.append(experiment.note.strip())
-    shown = [printed(experiment, cell.row, cell.dataset, cell.source, cell.base) for cell in cells if cell.row.paper]
+    shown = [printed(experiment, cell.row, cell.dataset, cell.source, cell.base) for cell in cells]
     if tables := sorted({table for each in shown for table in each.tables}, key=lambda name: (len(name), name)):
         lines.append(
             f"Paper: Table {', '.join(tables)}, as printed, with its own backbone (DINO ViT-B/8) and base set (AeBAD-S)."
