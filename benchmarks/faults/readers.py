@@ -213,7 +213,7 @@ def _evaluated(run: Path) -> object:
 
 
 def _exported(run: Path) -> object:
-    results = Results(run)
+    results = Results(FinishedRun(run))
     return [(image.name, image.label, len(list(results.masks(image)))) for image in results.images]
 
 

@@ -85,8 +85,8 @@ def split(inputs: Dataset) -> list[Block]:
 
 def job_key(run: Path, *settings: Any) -> str:
     """What all parts of a job share: the run's model, names and detector, and how it is used."""
-    files = [run / MODEL_FILE, run / CLASS_NAMES, *sorted((run / "detector").rglob("*"))]
-    found = [(file.relative_to(run).as_posix(), sha256(file)) for file in files if file.is_file()]
+    names = [MODEL_FILE, CLASS_NAMES, *RunFolder(run).files("detector")]
+    found = [(name, sha256(run / name)) for name in names if (run / name).is_file()]
     return stable_hash(__version__, found, settings)
 
 

@@ -44,8 +44,7 @@ JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic lin
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
     MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, CORRECTIONS, COUNT, GROUPS,
-    "pictures",
-    REPORT,
+    "pictures", REPORT,
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",
@@ -212,6 +211,7 @@ class RunFolder:
     def commit(self, files: Mapping[str, bytes]) -> None:
         """Replace several files as one: whenever the process is killed, either all or none of them are new."""
         for name, data in files.items():
+            self.place(name)
             self.write(f"{COMMIT}{PARTIAL}/{name}", data)  # a killed process leaves a folder that is swept away …
         os.replace(self.place(COMMIT + PARTIAL), self.place(COMMIT))
         self._finish_commit()  # … and from here on one that the next call goes on with

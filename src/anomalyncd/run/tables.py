@@ -104,18 +104,3 @@ def _check(table: pd.DataFrame, path: Path) -> None:
         if name in table and table[name].dtype.kind not in kinds:
             what = "whole numbers" if name in WHOLE_NUMBERS else "numbers"
             raise RunError(f"{path}: expected {what} in the column {name}, but found something else.")
-
-
-def read_results(run: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """images.csv and manifest.csv of a finished run."""
-    from .finished import FinishedRun
-
-    found = FinishedRun(run)
-    return found.images, found.manifest
-
-
-def read_history(run: Path) -> list[dict[str, float]]:
-    """The loss of each epoch."""
-    from .finished import FinishedRun
-
-    return FinishedRun(run).history
