@@ -1,4 +1,4 @@
-"""What the report is put together from (charts, cards, class map, attention), each against a slow and obvious way."""
+"""Covers attention.py, cards.py, charts.py, classmap.py and source.py: parts of the page, against a slow, obvious way."""
 
 from __future__ import annotations
 
