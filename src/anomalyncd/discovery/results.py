@@ -42,7 +42,7 @@ def assign(
     region_probabilities: npt.NDArray[np.float64],
     model: DiscoveryModel,
     unknown: npt.NDArray[np.float64] | None = None,
-    truth: Mapping[str, str] | None = None,
+    truth: Mapping[str, str | None] | None = None,
 ) -> Assignment:
     """Merge region classes into image classes (paper Sec. 3.4).
 
