@@ -72,7 +72,7 @@ def export_run(
     finished = FinishedRun(run)
     results = Results(finished)
     out = out or run / "export" / format
-    check_outside(out, run, results.images)
+    check_outside(out, finished)
 
     needs_file = format in ("labelstudio", "fiftyone", "folders")
     images = [image for image in results.images if image.file is not None or not needs_file]
