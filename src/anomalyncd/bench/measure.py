@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from ..errors import DataError
 from ..estimator import AnomalyNCD
 from ..metrics import evaluate
 from ..progress import Silent
+from ..regions.prefetch import ahead
 from ..run.evaluate import evaluate_maps
 from ..run.finished import FinishedRun
 from ..run.folder import STAGES, RunFolder
 from .datasets import BenchData, fingerprint_of, load_product
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row
-from .rivals import rival
+from .rivals import RIVALS
 
 WHOLE_IMAGE = ("gcd", "simgcd")  # rivals that look at neither maps nor masks
 OWN_SCORES = ("anomaly-clustering", "anomaly-clustering-semi")  # look at masks, but make scores of their own
@@ -139,31 +140,24 @@ class Laboratory:
         """Seconds an image of each module, as a fitted model takes for new images; rivals are no such model."""
         if trial.row.method != OURS:
             return Result({})
-        predictor = self._fit(trial)[0].predictor(bare=False)
-        extractor, samples, network = predictor.extractor, self._inputs(trial).samples, 0.0
-
-        def timed(call: Callable[..., Any]) -> Callable[..., Any]:
-            def wrapped(*arguments: Any) -> Any:
-                nonlocal network
-                began = time.perf_counter()
-                out = call(*arguments)
-                network += time.perf_counter() - began
-                return out
-
-            return wrapped
-
-        extractor.encoder.encode = timed(extractor.encoder.encode)  # type: ignore[method-assign]
-        predictor.model.recognize = timed(predictor.model.recognize)  # type: ignore[method-assign]
+        predictor, samples = self._fit(trial)[0].predictor(bare=False), self._inputs(trial).samples
+        extractor, recognize = predictor.extractor, predictor.model.recognize
         predictor.classify(extractor(samples[:1]))  # whatever is made on first use is not counted
-        network, cropping, total = 0.0, 0.0, 0.0
+        took = np.zeros(3)
         for start in range(0, len(samples), TIMED):
-            before, began = network, time.perf_counter()
-            found = extractor(samples[start : start + TIMED])
-            cropping += time.perf_counter() - began - (network - before)
+            times = [time.perf_counter()]
+            prepared = list(ahead(extractor.prepare, enumerate(samples[start : start + TIMED])))
+            times.append(time.perf_counter())
+            found = extractor.encode(prepared)
+            known = recognize(found.parts, found.regions)
+            times.append(time.perf_counter())
+            predictor.model.recognize = lambda *_, known=known: known  # type: ignore[method-assign]
             predictor.classify(found)
-            total += time.perf_counter() - began
-        took = {"binarize-and-crop": cropping, "network": network, "merge": total - cropping - network, "total": total}
-        return Result({name: seconds / len(samples) for name, seconds in took.items()})
+            times.append(time.perf_counter())
+            took += np.diff(times)
+        cropping, network, merge = (took / len(samples)).tolist()
+        metrics = {"binarize-and-crop": cropping, "network": network, "merge": merge}
+        return Result({**metrics, "total": cropping + network + merge})
 
     def combined(self, trial: Trial) -> Result:
         """Share of images of excluded classes, which were not learned from, whose regions fall into several classes."""
@@ -236,7 +230,7 @@ class Laboratory:
 
     def _fit_rival(self, trial: Trial) -> Any:
         config = trial.config
-        model = rival(trial.row.method)(
+        model = RIVALS[trial.row.method](
             trial.data.n_classes, random_state=trial.seed, backbone=config.model.backbone,
             backbone_weights=config.model.weights, device=config.device, progress=self.progress, **trial.row.settings,
         )  # fmt: skip
