@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from anomalyncd.errors import AnomalyNCDError
-from anomalyncd.review.actions import LOG_FILE, ActionLog
-from anomalyncd.review.requests import ActionRequest
+from anomalyncd.review.action_log import LOG_FILE, ActionLog
+from anomalyncd.review.schema import ActionRequest
 from anomalyncd.review.session import Session
 
 from .scenes import Recipe, content, differences, discover, recipes, small_line, update

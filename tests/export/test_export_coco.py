@@ -8,16 +8,12 @@ from typing import Any
 
 import cv2
 import numpy as np
-import pytest
-from hypothesis import given, settings
-from hypothesis.extra.numpy import array_shapes, arrays
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from anomalyncd import AnomalyNCD
 from anomalyncd.export import export_run
-from anomalyncd.export.coco import run_lengths
-from anomalyncd.report.stored import StoredPictures
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.tables import read_csv
 from export.scenes import LABELS, NAMES, SCENES, expected_masks
 
@@ -74,7 +70,7 @@ def test_maps_smaller_than_their_images(tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = {"backbone": "tiny", "features": {"views": 1}, "learn": {"epochs": 1}}
     AnomalyNCD(2, has_normal=False, **settings).fit(images, maps=maps, run=run)
-    coco, stored, regions = load(run, tmp_path / "out"), StoredPictures(run), read_csv(run / "regions.csv")
+    coco, stored, regions = load(run, tmp_path / "out"), FinishedRun(run), read_csv(run / "regions.csv")
     assert len(coco.getAnnIds()) == len(regions) > len(images)
     for image in coco.loadImgs(coco.getImgIds()):
         annotations = coco.loadAnns(coco.getAnnIds(image["id"]))
@@ -114,19 +110,3 @@ def test_the_file_is_json_by_the_letter(run: Path, tmp_path: Path) -> None:
 
     found = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
     assert {annotation["score"] for annotation in found["annotations"]} == {0}
-
-
-@pytest.mark.parametrize("fill", [False, True])
-def test_one_value_throughout(fill: bool) -> None:
-    mask = np.full((3, 5), fill)
-    packed = coco_mask.frPyObjects({"size": [3, 5], "counts": run_lengths(mask)}, 3, 5)
-    np.testing.assert_array_equal(coco_mask.decode(packed), mask)
-
-
-@given(arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=20)))
-@settings(deadline=None)
-def test_run_lengths_of_any_mask(mask: Any) -> None:
-    counts = run_lengths(mask)
-    assert sum(counts) == mask.size and 0 not in counts[1:]
-    packed = coco_mask.frPyObjects({"size": list(mask.shape), "counts": counts}, *mask.shape)
-    np.testing.assert_array_equal(coco_mask.decode(packed), mask)

@@ -22,7 +22,7 @@ import pytest
 
 from anomalyncd.cli.review import _inputs
 from anomalyncd.discovery.model import DiscoveryModel
-from anomalyncd.review.actions import LOG_FILE
+from anomalyncd.review.action_log import LOG_FILE
 from command import call, fail
 
 ACTIONS = 200

@@ -21,7 +21,7 @@ from ..data.gather import gather_normal
 from ..data.images import read_image
 from ..data.maps import read_map
 from ..detect import DETECTORS
-from ..discovery.maps import make_maps, pinned
+from ..discovery.maps import make_maps
 from ..errors import DataError
 from ..estimator import AnomalyNCD
 from ..metrics import evaluate
@@ -30,6 +30,7 @@ from ..regions.prefetch import ahead
 from ..run.evaluate import evaluate_maps
 from ..run.finished import FinishedRun
 from ..run.folder import STAGES, RunFolder
+from ..run.stages import Stages, definite
 from .datasets import BenchData, fingerprint_of, load_product
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row
 from .rivals import RIVALS
@@ -101,7 +102,7 @@ class Laboratory:
             return trial.source
         if (folder := self.given.get((trial.data.name, trial.source))) is not None:
             return self.fingerprint(folder)
-        config = pinned(trial.config)
+        config = definite(trial.config)
         network = [config.model.backbone, self.fingerprint(config.model.weights), config.precision]
         return stable_hash(trial.source, config.detect.settings, network)
 
@@ -184,7 +185,7 @@ class Laboratory:
         if given is not None:
             return *_given_maps(trial.data, given), 0.0
         out = self._maps_folder(trial) if fitted is None else Path(f"{fitted}-new")
-        config = pinned(trial.config)
+        config = definite(trial.config)
         detect = config.detect.model_copy(update={"name": trial.source})
         config = config.model_copy(update={"detect": detect, "random_state": 0})
         kind = DETECTORS.get(trial.source)
@@ -193,7 +194,9 @@ class Laboratory:
         bare = trial.data.images()
         began = time.perf_counter()
         with RunFolder(out).writing() as folder:
-            samples, scores = make_maps(folder, bare.samples, config, self.progress, normal=normal, fitted=fitted)
+            samples, scores = make_maps(
+                Stages(folder, config, self.progress), bare.samples, normal=normal, fitted=fitted
+            )
         seconds = _longest(out, {"maps": time.perf_counter() - began}, ["maps"])
         readable = set(scores.loc[scores["message"] == "", "image"])
         return replace(bare, samples=[s for s in samples if s.id in readable]), scores, seconds["maps"]
@@ -213,12 +216,12 @@ class Laboratory:
 
     def _fit(self, trial: Trial) -> tuple[AnomalyNCD, Path]:
         """Through a run folder that all trials share whose frozen features are the same."""
-        config = pinned(trial.config).model_copy(update={"detect": DetectConfig()})
+        config = definite(trial.config).model_copy(update={"detect": DetectConfig()})
         frozen, inputs = _frozen_settings(config), self._inputs(trial)
         run = self._place(
             "runs", trial, self.source_key(trial), config.has_normal, config.binarize.model_dump(), frozen
         )
-        model = AnomalyNCD.from_config(config, progress=self.progress)
+        model = AnomalyNCD(progress=self.progress, **config.differences())
         if trial.base is None:
             model.fit(inputs, run=run)
         else:

@@ -20,11 +20,11 @@ from .. import __version__
 from ..checksums import stable_hash
 from ..config import make_config
 from ..detect import DETECTORS
-from ..discovery.maps import pinned
 from ..errors import AnomalyNCDError, DataError, SettingsError
 from ..model.backbone import resolve_name
 from ..progress import Silent
 from ..run.folder import RunFolder
+from ..run.stages import definite
 from .datasets import BenchData, load_base_set, load_product
 from .experiment import IMAGES_ONLY, MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row
 from .measure import Laboratory, Result, Trial, file_name
@@ -231,7 +231,7 @@ class Bench:
 
     def _name(self, trial: Trial, measurement: str) -> str:
         """Where a result is stored: by everything that it depends on."""
-        config, row, data = pinned(trial.config), trial.row, trial.data
+        config, row, data = definite(trial.config), trial.row, trial.data
         source = trial.source if trial.uses_source or measurement == "boxes" else IMAGES_ONLY
         key: list[Any] = [FORMAT, __version__, data.fingerprint, self.laboratory.fingerprint(config.model.weights)]
         key.append(self.laboratory.source_key(replace(trial, source=source)))

@@ -1,33 +1,24 @@
-"""What was fitted, whichever way it is stored: a run folder, or an exported one that needs no torch."""
+"""A fitted model from either form of a run: its folder, or its export, which needs no torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..errors import SettingsError
 
 if TYPE_CHECKING:
-    from ..data.dataset import Dataset
-    from ..discovery.classify import Predictor
+    from ..estimator import AnomalyNCD
     from ..progress import Silent
+    from ..runtime import Runtime
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
-class Fitted(Protocol):
-    """What commands need of it; detector_name : None where maps or masks were given."""
-
-    @property
-    def detector_name(self) -> str | None: ...
-
-    def gather(self, images: Path, maps: Path | None, masks: Path | None) -> Dataset: ...
-
-    def predictor(self, *, bare: bool) -> Predictor: ...
-
-
-def load_fitted(run: Path, device: str, precision: str, progress: Silent, *, exported: bool = True) -> Fitted:
-    """A run or, if `exported` ones are taken, an export of one, ready for new images."""
+def load_fitted(
+    run: Path, device: str, precision: str, progress: Silent, *, exported: bool = True
+) -> AnomalyNCD | Runtime:
+    """A run or, if `exported` ones are taken, an export of one, ready for new images; only what is needed is imported."""
     from ..runtime import is_exported
 
     if precision not in PRECISIONS:

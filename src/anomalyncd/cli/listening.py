@@ -10,11 +10,12 @@ from importlib.util import find_spec
 from ..errors import SettingsError
 
 SHORTEST_TOKEN = 8
+NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")  # of the extra `serve`
 
 
 def check_installed(command: str) -> None:
     """Say which extra is missing before anything else is done."""
-    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise SettingsError(f"`{command}` needs {missing[0]}: pip install 'anomalyncd[serve]'.")
 
 

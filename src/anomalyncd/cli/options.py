@@ -38,7 +38,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is f
 Host = Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --token.")]
 Token = Annotated[
     str | None,
-    typer.Option(envvar="ANOMALYNCD_TOKEN", help="Who has it may come in; `auto` makes one.", show_envvar=True),
+    typer.Option(envvar="ANOMALYNCD_TOKEN", help="Secret that clients must send; `auto` makes one.", show_envvar=True),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of settings.")]
 Preset = Annotated[str | None, typer.Option(help="fast (default) or paper.")]

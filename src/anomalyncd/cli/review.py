@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import webbrowser
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -35,17 +37,16 @@ def review(
     with listen(host, port) as listener:
         web = make_app(run, token)
         try:
-            address = f"http://{shown(host)}:{listener.getsockname()[1]}/" + (
-                f"?token={_quote(token)}" if token else ""
-            )
+            secret = f"?token={quote(token, safe='')}" if token else ""
+            address = f"http://{shown(host)}:{listener.getsockname()[1]}/{secret}"
             typer.echo(f"Review {quoted(run)} at {address}\nEvery action is stored at once. Ctrl-C ends it.")
             if not no_browser and _has_screen():
-                _open_browser(address)
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
             # Without an access log: the first address of a visit may hold the token.
             server = uvicorn.Server(uvicorn.Config(web, log_level="warning", access_log=False, server_header=False))
             with suppress(KeyboardInterrupt):
                 server.run(sockets=[listener])
-            waiting = len(web.state.session.state.done)
+            waiting = len(web.state.session.classes.done)
         finally:
             web.state.close()
     if waiting:
@@ -58,26 +59,14 @@ def review(
 
 def _inputs(run: Path) -> str:
     """What `predict` needs besides images, as the run was made."""
-    from ..discovery.model import DiscoveryModel
+    from ..run.finished import FinishedRun
 
-    model = DiscoveryModel.read(run, device="cpu")
+    model = FinishedRun(run, device="cpu").model
     if model.config.detect.name:
         return ""
     return "--masks MASKS " if model.binarizer is None else "--maps MAPS "
 
 
-def _quote(token: str) -> str:
-    from urllib.parse import quote
-
-    return quote(token, safe="")
-
-
 def _has_screen() -> bool:
     """Without one, a browser would take over the terminal."""
     return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def _open_browser(address: str) -> None:
-    import webbrowser
-
-    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

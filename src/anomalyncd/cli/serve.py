@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,17 +75,12 @@ def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, di
     """A run, or its export, ready to work, and how many of its images each class has, where that is known."""
     from ..progress import Silent
     from ..runtime import Runtime
-    from ..serve.warm import warm_up
+    from ..serve.warm_up import warm_up
     from .fitted import load_fitted
 
-    fitted, counts = load_fitted(run, device, precision, Silent()), None
-    if isinstance(fitted, Runtime):
-        predictor = fitted.predictor()
-    else:
-        from ..estimator import AnomalyNCD
-
-        assert isinstance(fitted, AnomalyNCD)
-        predictor, labels = fitted.predictor(), fitted.labels_.tolist()
-        counts = {label: labels.count(label) for label in set(labels)}
+    fitted = load_fitted(run, device, precision, Silent())
+    predictor, counts = fitted.predictor(), None
+    if not isinstance(fitted, Runtime):
+        counts = Counter(fitted.labels_.tolist())
     warm_up(predictor)
     return predictor, counts

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__
+from ..data.run_lengths import run_lengths
 from .source import Finding, Image, Results
 
 CROWD = 1  # COCO: 0 where the segmentation is a list of polygons, 1 where it is run lengths
@@ -28,22 +29,6 @@ def coco(results: Results, on_image: Callable[[], None] = lambda: None) -> dict[
         ],
         "annotations": _annotations(results, on_image),
     }
-
-
-def run_lengths(mask: NDArray[np.bool_]) -> list[int]:
-    """Lengths of the runs of 0, 1, 0, … of a mask (H, W), column by column; the first may be 0.
-
-    Examples
-    --------
-    >>> run_lengths(np.array([[False, True], [False, True], [True, True]]))
-    [2, 4]
-    >>> run_lengths(np.array([[True, False]]))
-    [0, 1, 1]
-    """
-    pixels = mask.ravel(order="F")
-    starts = np.flatnonzero(pixels[1:] != pixels[:-1]) + 1
-    lengths: list[int] = np.diff(starts, prepend=0, append=len(pixels)).tolist()
-    return [0, *lengths] if pixels[0] else lengths
 
 
 def _annotations(results: Results, on_image: Callable[[], None]) -> Iterator[dict[str, Any]]:

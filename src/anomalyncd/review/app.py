@@ -9,35 +9,23 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi import Path as InPath
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.middleware import Middleware
+from starlette.routing import Route
 
 from .. import __version__
 from ..discovery.relearn import relearn
 from ..errors import AnomalyNCDError
-from ..serve.guard import Guard
-from .answers import (
-    ActionAnswer,
-    JobAnswer,
-    MovesAnswer,
-    Order,
-    RegionsAnswer,
-    StateAnswer,
-    VersionAnswer,
-    job_answer,
-    moves_answer,
-    regions_answer,
-    state_answer,
-)  # fmt: skip
+from ..serve.guard import answer_errors
+from . import schema
 from .apply import Applier, Relearn
+from .corrected import ConflictError
+from .guard import ReviewGuard
+from .page_data import moves_answer, regions_answer, state_answer
 from .pictures import Pictures
-from .requests import ActionRequest, ApplyRequest
 from .session import Session
-from .state import ConflictError
-from .tables import Base
 
 PAGE_FILES = {  # address → file and type; nothing else of the package is served
     "/": ("index.html", "text/html"),
@@ -46,16 +34,11 @@ PAGE_FILES = {  # address → file and type; nothing else of the package is serv
 }
 MOST_ON_A_PAGE = 500
 Number = Annotated[int, InPath(ge=0, le=2**31)]
-KEPT = {"Cache-Control": "private, max-age=3600"}  # addresses of pictures hold the table's digest
 REFUSALS: dict[int | str, dict[str, Any]] = {
     409: {"description": "Makes no sense as things stand now; `detail` says why, `state` is the present state."},
     422: {"description": "Not what was expected; `detail` says why."},
     503: {"description": "The run or the log cannot be read or written; nothing was done."},
 }
-
-
-class NotFoundError(Exception):
-    """Nothing of that number."""
 
 
 def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn) -> FastAPI:
@@ -64,8 +47,8 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn)
     Parameters
     ----------
     run : folder of a finished run
-    token : who has it may come in from anywhere; without one the app answers to names of this machine only
-    learner : what an apply calls
+    token : clients that send it are answered from anywhere; without a token only requests to names of this machine are
+    learner : what an apply calls to learn from the corrections
 
     The app owns the run's review until `app.state.close()` or its own shutdown.
     """
@@ -83,7 +66,7 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn)
 
     app = FastAPI(
         title="anomalyncd review", version=__version__, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json",
-        lifespan=lifespan, middleware=[Middleware(Guard, token=token)],
+        lifespan=lifespan, middleware=[Middleware(ReviewGuard, token=token)],
     )  # fmt: skip
     app.state.close, app.state.session, app.state.applier = close, session, applier
     _answer_errors(app, session, applier)
@@ -91,62 +74,51 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn)
     _add_pictures(app, session)
 
     @app.get("/api/state", responses=REFUSALS)
-    def state() -> StateAnswer:
+    def state() -> schema.StateAnswer:
         """Classes and what can be done next."""
         return state_answer(session, applier)
 
     @app.get("/api/version")
-    def version() -> VersionAnswer:
+    def version() -> schema.VersionAnswer:
         """Whether anything happened: ask every second, and for the state when it did."""
         session.refresh()
-        return VersionAnswer(version=session.version, job=job_answer(applier))
+        return schema.VersionAnswer(version=session.version, job=applier.job and applier.job.answer())
 
     @app.get("/api/classes/{label}/regions", responses=REFUSALS)
     def regions(
         label: Annotated[int, InPath(ge=-1, le=2**31)],
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 24,
-        order: Order = "sure",
+        order: schema.Order = "sure",
         contains: Annotated[str, Query(max_length=200, description="part of the image's name")] = "",
-    ) -> RegionsAnswer:
+    ) -> schema.RegionsAnswer:
         """Some regions of a class."""
-        found = regions_answer(session, label, offset=offset, limit=limit, order=order, contains=contains)
-        if found is None:
-            raise ConflictError(f"There is no class {label} any more.")
-        return found
+        return regions_answer(session, label, offset=offset, limit=limit, order=order, contains=contains)
 
     @app.get("/api/moves", responses=REFUSALS)
-    def moves() -> MovesAnswer:
+    def moves() -> schema.MovesAnswer:
         """What the last apply changed."""
         return moves_answer(session)
 
     @app.post("/api/actions", responses=REFUSALS)
-    def act(request: ActionRequest) -> ActionAnswer:
+    def act(request: schema.ActionRequest) -> schema.ActionAnswer:
         """Do one action. When this is answered it is on disk."""
         number = session.act(request)
-        return ActionAnswer(id=number, state=state_answer(session, applier))
+        return schema.ActionAnswer(id=number, state=state_answer(session, applier))
 
     @app.post("/api/apply", status_code=202, responses=REFUSALS)
-    def apply(request: ApplyRequest) -> JobAnswer:
+    def apply(request: schema.ApplyRequest) -> schema.JobAnswer:
         """Begin to learn from the corrections; /api/version tells how far it is."""
-        return JobAnswer(**applier.start(request).shown())
+        return applier.start(request).answer()
 
     return app
 
 
 def _add_page(app: FastAPI) -> None:
-    folder = files(__package__) / "page"
-
-    def add(address: str, name: str, kind: str) -> None:
-        content = (folder / name).read_bytes()
-        headers = {"Cache-Control": "no-cache"}
-
-        @app.get(address, include_in_schema=False)
-        def file() -> Response:
-            return Response(content, media_type=kind, headers=headers)
-
     for address, (name, kind) in PAGE_FILES.items():
-        add(address, name, kind)
+        content = (files(__package__) / "page" / name).read_bytes()
+        file = Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+        app.routes.append(Route(address, file, methods=["GET"]))
 
 
 def _add_pictures(app: FastAPI, session: Session) -> None:
@@ -154,49 +126,46 @@ def _add_pictures(app: FastAPI, session: Session) -> None:
 
     def pictures() -> Pictures:
         """Of the tables of now; kept until these change."""
-        base: Base = session.refresh().base
-        if not latest or latest[0].base is not base:
-            latest[:] = [Pictures(session.run, base)]
+        classes = session.refresh().before
+        if not latest or latest[0].classes is not classes:
+            latest[:] = [Pictures(classes)]
         return latest[0]
 
-    picture: dict[str, Any] = {
-        "response_class": Response,
-        "responses": {
-            200: {"content": {"image/jpeg": {}}},
-            404: {"description": "No such number, or the file is gone."},
-        },
+    responses: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"image/jpeg": {}}},
+        404: {"description": "No such number, or the file is gone."},
     }
 
-    @app.get("/crops/{region}", **picture)
+    @app.get("/crops/{region}", response_class=Response, responses=responses)
     def crop(region: Number) -> Response:
         """A region's crop with its outline."""
         found = pictures()
-        if region >= len(found.base.keys):
-            raise NotFoundError(f"There is no region {region}.")
+        if region >= len(found.classes.keys):
+            raise HTTPException(404, f"There is no region {region}.")
         return _jpeg(found.crop(region), "The crop of this region is missing or damaged.")
 
-    @app.get("/overlay/{image}", **picture)
+    @app.get("/overlay/{image}", response_class=Response, responses=responses)
     def overlay(
         image: Number, region: Annotated[int | None, Query(ge=0, le=2**31)] = None, heat: bool = False
     ) -> Response:
         """A whole image with the outline of one of its regions, or of all; `heat` adds the anomaly map."""
         found = pictures()
-        if image >= len(found.base.images):
-            raise NotFoundError(f"There is no image {image}.")
-        if region is not None and (region >= len(found.base.keys) or found.base.image_of[region] != image):
-            raise NotFoundError(f"Image {image} has no region {region}.")
+        if image >= len(found.classes.images):
+            raise HTTPException(404, f"There is no image {image}.")
+        if region is not None and (region >= len(found.classes.keys) or found.classes.image_of[region] != image):
+            raise HTTPException(404, f"Image {image} has no region {region}.")
         words = "The image is no longer where it was when the run was made, or cannot be read."
         return _jpeg(found.image(image, region, with_map=heat), words)
 
 
-def _jpeg(content: bytes | None, words: str) -> Response:
+def _jpeg(content: bytes | None, if_missing: str) -> Response:
     if content is None:
-        raise NotFoundError(words)
-    return Response(content, media_type="image/jpeg", headers=KEPT)
+        raise HTTPException(404, if_missing)
+    return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
 def _answer_errors(app: FastAPI, session: Session, applier: Applier) -> None:
-    """Every error in words, and none with a traceback."""
+    answer_errors(app, {AnomalyNCDError: 503, sqlite3.Error: 503, OSError: 503})
 
     @app.exception_handler(ConflictError)
     def conflict(_: Request, error: ConflictError) -> JSONResponse:
@@ -204,19 +173,3 @@ def _answer_errors(app: FastAPI, session: Session, applier: Applier) -> None:
         with suppress(AnomalyNCDError, OSError, sqlite3.Error):  # the run may be gone: the words still hold
             content["state"] = state_answer(session, applier).model_dump()
         return JSONResponse(content, status_code=409)
-
-    @app.exception_handler(NotFoundError)
-    def not_found(_: Request, error: NotFoundError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=404)
-
-    @app.exception_handler(RequestValidationError)
-    def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]  # without what was sent: that may be large, or no text at all
-        place = ".".join(str(part) for part in first["loc"][1:])
-        return JSONResponse({"detail": f"{place}: {first['msg']}" if place else first["msg"]}, status_code=422)
-
-    @app.exception_handler(AnomalyNCDError)
-    @app.exception_handler(sqlite3.Error)
-    @app.exception_handler(OSError)
-    def unavailable(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, status_code=503)

@@ -6,60 +6,54 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from ..discovery.relearn import Move, relearn
+from ..discovery.relearn import relearn
 from ..errors import AnomalyNCDError
 from ..progress import Advance, Silent
 from ..report.classes import draw_class_sheets, draw_classes
 from ..report.html import write_report
-from .requests import ApplyRequest
+from ..run.finished import FinishedRun
+from .action_log import Row
+from .corrected import ConflictError
+from .schema import ApplyRequest, JobAnswer, JobState
 from .session import Session
-from .state import ConflictError, Row
-from .tables import Base, Key
+from .uncorrected import Key
 
-Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], list[Move]]
+Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], object]
+NOTES = 5  # that the page shows, the last ones
 
 
-@dataclass
 class Job(Silent):
     """An apply under way, and how far it is."""
 
-    state: str = "running"  # running, done, failed
-    stage: str = "Starting"
-    step: int = 0
-    total: int = 0
-    message: str = ""
-    notes: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
-    ended: float | None = None
+    def __init__(self, state: JobState = "running", stage: str = "Starting") -> None:
+        self._started = time.monotonic()
+        self._shown = JobAnswer(state=state, stage=stage, step=0, total=0, message="", notes=[], seconds=0)
 
     @contextmanager
     def task(self, name: str, total: int) -> Iterator[Advance]:
-        self.stage, self.step, self.total = name, 0, total
+        self._shown.stage, self._shown.step, self._shown.total = name, 0, total
 
         def advance(steps: int = 1, note: str = "") -> None:
-            self.step += steps
+            self._shown.step += steps
 
         yield advance
 
     def say(self, text: str) -> None:
-        self.notes.append(text)
+        self._shown.notes = [*self._shown.notes, text][-NOTES:]
 
     warn = say
 
-    def end(self, state: str, message: str = "") -> None:
-        self.ended, self.message, self.state = time.monotonic(), message, state
+    def end(self, state: JobState, message: str = "") -> None:
+        """Note how it ended, and when."""
+        self._shown = self.answer().model_copy(update={"state": state, "message": message})
 
-    def shown(self) -> dict[str, Any]:
+    def answer(self) -> JobAnswer:
         """For the page."""
-        seconds = (self.ended or time.monotonic()) - self.started
-        return {
-            "state": self.state, "stage": self.stage, "step": self.step, "total": self.total,
-            "message": self.message, "notes": self.notes[-5:], "seconds": round(seconds, 1),
-        }  # fmt: skip
+        if self._shown.state == "running":
+            self._shown.seconds = round(time.monotonic() - self._started, 1)
+        return self._shown
 
 
 class Applier:
@@ -76,22 +70,22 @@ class Applier:
         session = self.session
         with session.lock:
             if session.log.find(request.key) is not None:
-                return self.job or Job(state="done", stage="Done", ended=time.monotonic())
-            state = session.refresh()
+                return self.job or Job("done", "Done")
+            classes = session.refresh()
             if session.applying is not None:
                 raise ConflictError("The corrections are being applied already.")
             if request.version != session.version:
                 raise ConflictError("Something was changed since: look at it before you apply.")
-            if not state.done:
+            if not classes.done:
                 raise ConflictError("There is no correction to apply.")
-            base = state.base
+            before = classes.before
             body = {
-                "labels": [[*base.keys[row], int(state.labels[row])] for row in state.changed().nonzero()[0]],
-                "fixed": [list(key) for key in state.fixed_keys],
-                "names": {str(k): name for k, name in state.names.items() if k >= 0 and base.names.get(k) != name},
-                "old": {str(k): name for k, name in base.names.items()},
+                "labels": [[*before.keys[row], int(classes.labels[row])] for row in classes.moved().nonzero()[0]],
+                "fixed": before.named(classes.fixed.nonzero()[0]),
+                "names": {str(k): name for k, name in classes.names.items() if k >= 0 and before.names.get(k) != name},
+                "old": {str(k): name for k, name in before.names.items()},
             }
-            row = session.append("applying", body, request.key, base)
+            row = session.append("applying", body, request.key, before)
             self.job = Job()
             self._thread = threading.Thread(target=self._work, args=(row, self.job), name="apply")
             self._thread.start()
@@ -108,10 +102,8 @@ class Applier:
         fixed = {(image, region) for image, region in body["fixed"]}
         names = {int(label): name for label, name in body["names"].items()}
         try:
-            moves = self._relearn(session.run, labels, fixed, names, job)
-            with session.lock:
-                shown = [[move.image, move.region, move.before, move.after] for move in moves]
-                session.record_applied(row, shown, Base.read(session.run))
+            self._relearn(session.run, labels, fixed, names, job)
+            session.finish_apply()
         except Exception as error:  # whatever it is, the page must say it and the corrections must stay
             self._give_up(job, f"The corrections were not applied: {_words(error)}")
         else:
@@ -121,9 +113,10 @@ class Applier:
     def _redraw(self, job: Job) -> None:
         """Pictures and report with the new classes. They can be made again at any time, so they may fail."""
         try:
-            draw_classes(self.session.run)
-            draw_class_sheets(self.session.run)
-            write_report(self.session.run, job)
+            run = FinishedRun(self.session.run)
+            draw_classes(run)
+            draw_class_sheets(run)
+            write_report(run, job)
         except Exception as error:
             job.warn(f"The report was not made anew: {_words(error)}")
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import RunError
 from ..report.canvas import Picture, fitted
 from ..report.overlay import overlay
-from ..report.stored import StoredPictures
-from ..run.store import read_crop
-from .tables import Base
+from .uncorrected import UncorrectedClasses
 
 CROP_SIDE = 160  # pixels: sharp at the size that the page shows, and an outline of one pixel still shows
 WHOLE_SIDES = (800, 1400)  # smaller images are enlarged so that their outline is fine, larger ones would be slow
@@ -23,21 +21,19 @@ QUALITY = 88
 class Pictures:
     """Pictures of one state of a run's tables. None is a file that is gone or cannot be read.
 
-    Only files of the run folder are read, and the images that its manifest lists.
+    Only files of the run folder are read, and the images and maps that its manifest lists.
     """
 
-    def __init__(self, run: Path, base: Base) -> None:
-        self.run = run
-        self.base = base
-        self._stored: StoredPictures | None = None
+    def __init__(self, classes: UncorrectedClasses) -> None:
+        self.classes, self._run = classes, classes.run
         self._whole = lru_cache(8)(self._read_whole)
 
     def crop(self, region: int) -> bytes | None:
         """JPEG of a region's crop with its outline."""
-        path = (self.run / str(self.base.regions["crop"].iloc[region])).resolve()
-        if not path.is_relative_to(self.run.resolve()):  # a table that somebody else made may say anything
+        try:
+            picture, mask = self._run.crop(region)
+        except RunError:  # a table that somebody else made may name a file outside the run
             return None
-        picture, mask = read_crop(path)
         if picture is None:
             return None
         small = fitted(picture, CROP_SIDE)
@@ -45,35 +41,28 @@ class Pictures:
 
     def image(self, image: int, region: int | None = None, *, with_map: bool = False) -> bytes | None:
         """JPEG of a whole image with the outline of one of its regions, or of all, and on request with its map."""
-        picture = self._whole(image)
+        picture, name = self._whole(image), self.classes.images[image]
         if picture is None:
             return None
-        stored, name = self._pictures(), self.base.images[image]
-        mask: npt.NDArray[np.bool_] | None
         if region is None:
-            mask = stored.mask(name)
+            mask = self._run.mask(name)
         else:
-            rows = np.flatnonzero(self.base.image_of == image)
-            masks = stored.region_masks(name)
-            place = rows.tolist().index(region)
-            mask = masks[place] if place < len(masks) else self._box(region, stored.size(name))
-        low, high = stored.range or (0.0, 0.0)
-        values = stored.map(name) if with_map and stored.range else None
+            masks = self._run.region_masks(name)
+            place = int(np.count_nonzero(self.classes.image_of[:region] == image))
+            mask = masks[place] if place < len(masks) else self._box(region, self._run.size(name))
+        scale = self._run.range if with_map else None
+        low, high = scale or (0.0, 0.0)
+        values = self._run.map(name) if scale else None
         return to_jpeg(overlay(picture, values, None if mask is None or mask.all() else mask, low=low, high=high))
 
     def _read_whole(self, image: int) -> Picture | None:
-        picture = self._pictures().image(self.base.images[image])
+        picture = self._run.image(self.classes.images[image])
         if picture is None:
             return None
         return fitted(picture, int(np.clip(max(picture.shape[:2]), *WHOLE_SIDES)))
 
-    def _pictures(self) -> StoredPictures:
-        if self._stored is None:
-            self._stored = StoredPictures(self.run)
-        return self._stored
-
     def _box(self, region: int, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-        x, y, width, height = (int(self.base.regions[name].iloc[region]) for name in ("x", "y", "width", "height"))
+        x, y, width, height = self.classes.regions[["x", "y", "width", "height"]].iloc[region].astype(int)
         mask = np.zeros(size, bool)
         mask[y : y + height, x : x + width] = True
         return mask

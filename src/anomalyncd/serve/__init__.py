@@ -1,1 +1,1 @@
-"""The review page and the HTTP API behind it. `make_app` is in `review`, which needs the extra `serve`."""
+"""Classes of images over HTTP. Needs the extra `serve`; `guard` is shared with the review page."""

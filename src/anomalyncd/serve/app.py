@@ -1,18 +1,19 @@
-"""The service as a web application: one route that classes images, and three that tell how it is."""
+"""The service as a web application: one route that classes images, and four that tell how the service is doing."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, HTTPException, Request, Security
 from fastapi.responses import JSONResponse, Response
+from fastapi.security import HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 
@@ -21,42 +22,21 @@ from ..checksums import stable_hash
 from ..discovery.classify import Predictor
 from ..discovery.model import DiscoveryModel
 from ..errors import BadFileError
-from .batching import Batcher, BusyError, Classed
-from .gate import GONE, Gate, Traffic, later, too_large
-from .guard import refusal
+from . import schema
+from .batching import Batcher, Classed
+from .guard import answer_errors
 from .limits import Limits
-from .metrics import MEDIA_TYPE, Metrics
-from .schema import (
-    GUARDED,
-    REFUSALS,
-    REQUEST_BODY,
-    Box,
-    ClassAnswer,
-    FailedImage,
-    HealthAnswer,
-    ImageAnswer,
-    LimitsAnswer,
-    MaskForm,
-    ModelAnswer,
-    Needs,
-    PredictAnswer,
-    RegionAnswer,
-    RunLengths,
-    request_schemas,
-)  # fmt: skip
-from .shapes import Mask, RunBudget, TooManyRunsError, png, region_shapes, run_lengths
-from .uploads import UploadError, check_content_type, parse
+from .masks import Mask, RunBudget, image_run_lengths, region_masks, to_png
+from .metrics import Metrics
+from .schema import MaskForm, Needs
+from .traffic import CLIENT_GONE, ServiceGuard, Traffic
+from .uploads import check_content_type, parse
 
 DESCRIPTION = """Classes of product images, as a run of `anomalyncd discover` found them.
 
 With a token every request but `/health` needs `Authorization: Bearer TOKEN`. Errors are JSON with a `detail` in words."""
-
-
-class RefusedError(Exception):
-    """An answer that ends a request."""
-
-    def __init__(self, response: Response) -> None:
-        self.response = response
+# The guard checks the token; this only describes it.
+WITH_TOKEN = [Security(HTTPBearer(scheme_name="token", auto_error=False))]
 
 
 def make_api(
@@ -71,8 +51,8 @@ def make_api(
     Parameters
     ----------
     predictor : with all that the run needs, loaded; from here on only the service may use it
-    counts : label → images of the run, to be told
-    token : who has it may come in from anywhere; without one the app answers to names of this machine only
+    counts : label → number of images of the run, for /v1/model
+    token : clients that send it are answered from anywhere; without a token only requests to names of this machine are
 
     `app.state.stop()` refuses new work, `app.state.traffic.active` counts what is still under way; at its shutdown the
     app ends its threads.
@@ -80,8 +60,9 @@ def make_api(
     limits = limits or Limits()
     metrics, traffic = Metrics(), Traffic()
     batcher = Batcher(predictor, limits, metrics)
-    needs, model = needs_of(predictor), predictor.model
-    about = describe(predictor, counts, limits)
+    needs, about = needs_of(predictor), describe(predictor, counts, limits)
+    metrics.add_gauge("anomalyncd_queue_images", "Images that wait or are worked on.", lambda: batcher.in_flight)
+    metrics.add_gauge("anomalyncd_requests_active", "Requests under way, this one counted.", lambda: traffic.active)
 
     def stop() -> None:
         traffic.stopping = True
@@ -94,214 +75,142 @@ def make_api(
 
     app = FastAPI(
         title="anomalyncd", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=lifespan,
-        middleware=[Middleware(Gate, token=token, limits=limits, traffic=traffic, metrics=metrics)],
+        middleware=[Middleware(ServiceGuard, token=token, limits=limits, traffic=traffic, metrics=metrics)],
     )  # fmt: skip
-    app.state.stop, app.state.traffic, app.state.batcher, app.state.metrics = stop, traffic, batcher, metrics
-    app.state.limits = limits
-    _answer_errors(app)
+    app.state.stop, app.state.traffic, app.state.batcher, app.state.limits = stop, traffic, batcher, limits
+    answer_errors(app, {BadFileError: 422})
     _describe_requests(app)
 
+    @app.exception_handler(ClientDisconnect)
+    def client_gone(_: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=CLIENT_GONE)
+
     @app.post(
-        "/v1/predict", responses={200: {"model": PredictAnswer}, **REFUSALS}, response_class=Response,
-        openapi_extra={"requestBody": REQUEST_BODY},
+        "/v1/predict", responses={200: {"model": schema.PredictAnswer}, **schema.REFUSALS}, response_class=Response,
+        dependencies=WITH_TOKEN, openapi_extra={"requestBody": schema.REQUEST_BODY},
     )  # fmt: skip
     async def predict(request: Request, masks: MaskForm = "rle") -> Response:
         """Class one image or several."""
         content_type = request.headers.get("content-type", "")
         check_content_type(content_type)
-        body = await _read(request, limits, traffic)
-        n_held = len(body)
         try:
-            uploads = await run_sync(parse, body, content_type, needs, limits.images)
-            names, futures = [upload.name for upload in uploads], batcher.submit(uploads)
-            del body, uploads  # each is let go as soon as it is decoded
+            with anyio.fail_after(limits.read_seconds):
+                body = b"".join([chunk async for chunk in request.stream()])
+        except TimeoutError:
+            raise HTTPException(408, f"The request did not come within {limits.read_seconds:g} s.") from None
+        uploads = await run_sync(parse, body, content_type, needs, limits.images)
+        names, futures = [upload.name for upload in uploads], batcher.submit(uploads)
+        del body, uploads  # each is let go as soon as it is decoded
+        try:
             with anyio.fail_after(limits.seconds):
                 found = await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
-                outcomes = list(zip(names, found, strict=True))
-                for _, outcome in outcomes:
-                    if isinstance(outcome, BaseException) and (
-                        len(found) == 1 or not isinstance(outcome, BadFileError)
-                    ):
+                for outcome in found:
+                    is_alone = len(found) == 1
+                    if isinstance(outcome, BaseException) and (is_alone or not isinstance(outcome, BadFileError)):
                         raise outcome
-                budget = RunBudget(limits.runs)
-                content = await run_sync(_answer, outcomes, model, masks, budget, abandon_on_cancel=True)
+                answer = _Answer(predictor.model, masks, RunBudget(limits.runs))
+                content = await run_sync(answer.to_json, names, found, abandon_on_cancel=True)
         except TimeoutError:
-            raise RefusedError(refusal(504, f"No answer within {limits.seconds:g} s.")) from None
-        finally:
-            traffic.held -= n_held
+            raise HTTPException(504, f"No answer within {limits.seconds:g} s.") from None
         return Response(content, media_type="application/json")
 
-    @app.get("/v1/model", responses=GUARDED)
-    async def about_the_model() -> ModelAnswer:
+    @app.get("/v1/model", responses=schema.GUARDED, dependencies=WITH_TOKEN)
+    async def about_the_model() -> schema.ModelAnswer:
         """Classes, what must be sent, and limits."""
         return about
 
-    @app.get("/health", responses={503: {"model": HealthAnswer, "description": "Takes no more work."}})
+    @app.get("/health", responses={503: {"model": schema.HealthAnswer, "description": "Takes no more work."}})
     async def ready() -> Response:
         """Whether work is taken."""
         is_ready = batcher.is_alive and not traffic.stopping
-        answer = HealthAnswer(status="ready" if is_ready else "stopping")
+        answer = schema.HealthAnswer(status="ready" if is_ready else "stopping")
         return JSONResponse(answer.model_dump(), status_code=200 if is_ready else 503)
 
     @app.get("/health/live")
-    async def live() -> HealthAnswer:
+    async def live() -> schema.HealthAnswer:
         """Answers as long as the process does, also while it is stopping."""
-        return HealthAnswer(status="stopping" if traffic.stopping else "ready")
+        return schema.HealthAnswer(status="stopping" if traffic.stopping else "ready")
 
-    gauges = (
-        ("anomalyncd_queue_images", "Images that wait or are worked on.", lambda: batcher.in_flight),
-        ("anomalyncd_requests_active", "Requests under way, this one counted.", lambda: traffic.active),
-    )
-
-    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}, **GUARDED})
+    @app.get(
+        "/metrics", response_class=Response, dependencies=WITH_TOKEN,
+        responses={200: {"content": {"text/plain": {}}}, **schema.GUARDED},
+    )  # fmt: skip
     async def measured() -> Response:
         """Counts and times for Prometheus."""
-        return Response(metrics.text(gauges), media_type=MEDIA_TYPE)
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return app
 
 
 def needs_of(predictor: Predictor) -> Needs:
-    """What must come with each image."""
+    """What clients must send with each image: nothing else (`image`), a `map` or a `mask`."""
     if predictor.detector is not None:
         return "image"
     return "mask" if predictor.model.binarizer is None else "map"
 
 
-def describe(predictor: Predictor, counts: Mapping[int, int] | None, limits: Limits) -> ModelAnswer:
+def describe(predictor: Predictor, counts: Mapping[int, int] | None, limits: Limits) -> schema.ModelAnswer:
     """The model in figures and names; no paths of this machine."""
     model, config = predictor.model, predictor.model.config
     settings = config.model_dump(mode="json", exclude={"device": True, "model": {"weights"}})
     classes = [
-        ClassAnswer(label=k, name=model.names[k], n_images=None if counts is None else counts.get(k, 0))
+        schema.ClassAnswer(label=k, name=model.names[k], n_images=None if counts is None else counts.get(k, 0))
         for k in model.classes.tolist()
     ]
-    return ModelAnswer(
+    return schema.ModelAnswer(
         version=__version__, settings=stable_hash(settings), needs=needs_of(predictor), detector=config.detect.name,
         backbone=config.model.backbone, classes=classes,
-        limits=LimitsAnswer(bytes=limits.n_bytes, images=limits.images, pixels=limits.pixels, seconds=limits.seconds),
+        limits=schema.LimitsAnswer(bytes=limits.n_bytes, images=limits.images, pixels=limits.pixels, seconds=limits.seconds),
     )  # fmt: skip
 
 
-async def _read(request: Request, limits: Limits, traffic: Traffic) -> bytes:
-    """The whole body, which stays counted in `traffic.held`."""
-    chunks: list[bytes] = []
-    held = 0
-    try:
-        with anyio.fail_after(limits.read_seconds):
-            async for chunk in request.stream():
-                held += len(chunk)
-                traffic.held += len(chunk)
-                if held > limits.n_bytes:
-                    raise RefusedError(too_large(limits))
-                if traffic.held > limits.held_bytes:
-                    raise RefusedError(later("Too many large requests at once: try again later."))
-                chunks.append(chunk)
-        return b"".join(chunks)
-    except BaseException as error:
-        traffic.held -= held
-        if isinstance(error, TimeoutError):
-            words = f"The request did not come within {limits.read_seconds:g} s."
-            raise RefusedError(refusal(408, words)) from None
-        raise
+@dataclass
+class _Answer:
+    """Turns what was found into JSON; budget : run lengths of masks that the whole answer may have."""
 
+    model: DiscoveryModel
+    masks: MaskForm
+    budget: RunBudget
 
-def _answer(
-    outcomes: Sequence[tuple[str, Classed | BaseException]],
-    model: DiscoveryModel,
-    masks: MaskForm,
-    budget: RunBudget,
-) -> bytes:
-    images: list[ImageAnswer | FailedImage] = [
-        _image(name, found, model, masks, budget)
-        if isinstance(found, Classed)
-        else FailedImage(name=name, error=str(found))
-        for name, found in outcomes
-    ]
-    return PredictAnswer(images=images).model_dump_json().encode()
+    def to_json(self, names: Sequence[str], found: Sequence[Classed | BaseException]) -> bytes:
+        images = [
+            self._image(name, one) if isinstance(one, Classed) else schema.FailedImage(name=name, error=str(one))
+            for name, one in zip(names, found, strict=True)
+        ]
+        return schema.PredictAnswer(images=images).model_dump_json().encode()
 
+    def _image(self, name: str, found: Classed) -> schema.ImageAnswer:
+        record, row, classes = found.record, found.image, self.model.classes.tolist()
+        size = (record.height, record.width)
+        shapes: Sequence[Mask | None] = [None] * len(found.regions)
+        if self.masks != "none":
+            shapes = list(region_masks(found.mask, size, self.model.config.crop, len(found.regions)))
+        return schema.ImageAnswer(
+            name=name, width=record.width, height=record.height, label=row["label"], class_name=row["class_name"],
+            probability=row["probability"], unknown=row["unknown"], note=record.note,
+            probabilities={str(k): p for k, p in zip(classes, found.probabilities.tolist(), strict=True)},
+            regions=[self._region(row, shape, size) for row, shape in zip(found.regions, shapes, strict=True)],
+        )  # fmt: skip
 
-def _image(name: str, found: Classed, model: DiscoveryModel, masks: MaskForm, budget: RunBudget) -> ImageAnswer:
-    size = (found.record.height, found.record.width)
-    shapes: Sequence[Mask | None] = [None] * len(found.regions)
-    if masks != "none":
-        shapes = list(region_shapes(found.mask, size, model.config.crop, len(found.regions)))
-    row = found.image
-    return ImageAnswer(
-        name=name, width=size[1], height=size[0], label=row["label"], class_name=row["class_name"],
-        probability=_share(row["probability"]), unknown=_share(row["unknown"]), note=found.record.note,
-        probabilities={
-            str(k): _share(p) for k, p in zip(model.classes.tolist(), found.probabilities.tolist(), strict=True)
-        },
-        regions=[_region(row, shape, size, masks, budget) for row, shape in zip(found.regions, shapes, strict=True)],
-    )  # fmt: skip
-
-
-def _region(
-    row: dict[Hashable, Any], shape: Mask | None, size: tuple[int, int], masks: MaskForm, budget: RunBudget
-) -> RegionAnswer:
-    corner = (row["x"], row["y"])
-    mask: RunLengths | str | None = None
-    if shape is not None:
-        mask = png(shape) if masks == "png" else RunLengths(size=size, counts=run_lengths(shape, corner, size, budget))
-    return RegionAnswer(
-        box=Box(x=row["x"], y=row["y"], width=row["width"], height=row["height"]), area=row["area"],
-        score=row["score"] if math.isfinite(row["score"]) else 0.0, label=row["label"], class_name=row["class_name"],
-        probability=_share(row["probability"]), unknown=_share(row["unknown"]), mask=mask,
-    )  # fmt: skip
-
-
-def _share(value: float) -> float:
-    """Sums of probabilities pass 1 by a rounding error."""
-    return min(1.0, max(0.0, float(value)))
+    def _region(self, row: dict[Hashable, Any], shape: Mask | None, size: tuple[int, int]) -> schema.RegionAnswer:
+        mask: schema.RunLengths | str | None = None
+        if shape is not None and self.masks == "png":
+            mask = to_png(shape)
+        elif shape is not None:
+            counts = image_run_lengths(shape, (row["x"], row["y"]), size, self.budget)
+            mask = schema.RunLengths(size=size, counts=counts)
+        box = schema.Box(x=row["x"], y=row["y"], width=row["width"], height=row["height"])
+        columns = ("area", "score", "label", "class_name", "probability", "unknown")
+        return schema.RegionAnswer(box=box, mask=mask, **{column: row[column] for column in columns})
 
 
 def _describe_requests(app: FastAPI) -> None:
+    """Add the schemas of the JSON request, which FastAPI does not find because the route reads the body itself."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            schema = make()
-            schema["components"]["schemas"] |= request_schemas()
-            schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            for path, operations in schema["paths"].items():
-                if not path.startswith("/health"):
-                    for operation in operations.values():
-                        operation["security"] = [{"token": []}]
+            make()["components"]["schemas"] |= schema.request_schemas()
         return app.openapi_schema or {}
 
     app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _answer_errors(app: FastAPI) -> None:
-    """Every error in words, and none with a traceback."""
-
-    @app.exception_handler(RefusedError)
-    def refused(_: Request, error: RefusedError) -> Response:
-        return error.response
-
-    @app.exception_handler(UploadError)
-    def malformed(_: Request, error: UploadError) -> Response:
-        return refusal(error.status, str(error))
-
-    @app.exception_handler(BadFileError)
-    def unreadable(_: Request, error: BadFileError) -> Response:
-        return refusal(422, str(error))
-
-    @app.exception_handler(TooManyRunsError)
-    def too_ragged(_: Request, error: TooManyRunsError) -> Response:
-        return refusal(422, str(error))
-
-    @app.exception_handler(BusyError)
-    def busy(_: Request, error: BusyError) -> Response:
-        return later(str(error))
-
-    @app.exception_handler(ClientDisconnect)
-    def gone(_: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=GONE)
-
-    @app.exception_handler(RequestValidationError)
-    def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]  # without what was sent
-        place = ".".join(str(part) for part in first["loc"][1:])
-        return refusal(422, f"{place}: {first['msg']}" if place else first["msg"])

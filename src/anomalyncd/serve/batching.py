@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,20 +20,17 @@ from ..data.images import read_image
 from ..data.maps import read_map, read_mask
 from ..discovery.classify import Prediction, Predictor
 from ..errors import BadFileError
+from ..labels import UNKNOWN
 from ..regions.extract import Prepared
 from ..regions.records import ImageRecord
 from .limits import Limits
 from .metrics import Metrics
+from .traffic import try_later
 from .uploads import Upload
 
 LOOK_SECONDS = 0.5  # between looks whether anybody still waits for an image that has no room
 
-T = TypeVar("T")
 Array = TypeVar("Array", bound=npt.NDArray[Any])
-
-
-class BusyError(Exception):
-    """No room for more images, or none are taken any more."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +51,16 @@ class Classed:
 
 @dataclass
 class _Job:
-    """One image on its way."""
+    """One image on its way.
+
+    content : the Upload, then the Sample, then what was Prepared of it; each takes the place of the one before
+    pixels : that were decoded
+    """
 
     index: int
-    upload: Upload | None
-    pixels: int = 0  # that were decoded
+    content: Any
+    pixels: int = 0
     future: Future[Classed] = field(default_factory=Future)
-    item: Sample | None = None
-    prepared: Prepared | None = None
 
 
 class Batcher:
@@ -73,8 +72,8 @@ class Batcher:
     limits : `queue`, `decoded_pixels`, `batch`, `wait_seconds`, `threads`, `pixels` and `map_pixels` are used
     """
 
-    def __init__(self, predictor: Predictor, limits: Limits, metrics: Metrics | None = None) -> None:
-        self.predictor, self.limits, self.metrics = predictor, limits, metrics or Metrics()
+    def __init__(self, predictor: Predictor, limits: Limits, metrics: Metrics) -> None:
+        self.predictor, self.limits, self.metrics = predictor, limits, metrics
         self._numbers = itertools.count()  # of images, so that those of any requests can share a batch
         self._lock = threading.Condition()
         self._in_flight = self._decoded = 0  # images, and their pixels
@@ -97,7 +96,7 @@ class Batcher:
         """One future for each image, all or none; an image that cannot be read raises a BadFileError there."""
         with self._lock:
             if self._in_flight + len(uploads) > self.limits.queue:
-                raise BusyError(f"{self._in_flight} images are waiting already: try again later.")
+                raise try_later(f"{self._in_flight} images are waiting already: try again later.")
             self._in_flight += len(uploads)
         jobs = [_Job(next(self._numbers), upload) for upload in uploads]
         for job in jobs:
@@ -117,19 +116,18 @@ class Batcher:
             while self._decoded >= self.limits.decoded_pixels and not job.future.cancelled():
                 self._lock.wait(LOOK_SECONDS)
         if job.future.cancelled():  # nobody waits for it any more
-            self._leave(job)
+            self._end(job)
             return
         try:
-            assert job.upload is not None
-            job.item, job.upload = _item(job.index, job.upload, self.limits), None
-            pixels = _pixels(job.item)
+            job.content = _decode_upload(job.index, job.content, self.limits)
+            pixels = _pixels(job.content)
             with self._lock:
                 job.pixels = pixels
                 self._decoded += pixels
             if self.predictor.detector is None:
-                job.prepared, job.item = self.predictor.extractor.prepare((job.index, job.item)), None
+                job.content = self.predictor.extractor.prepare((job.index, job.content))
         except BaseException as error:
-            self._fail(job, error)
+            self._end(job, error)
             return
         self._ready.put(job)
 
@@ -148,61 +146,47 @@ class Batcher:
                     break
                 if job is None:
                     ending = True
+                elif job.future.cancelled():
+                    self._end(job)
                 else:
                     deadline = deadline if batch else time.monotonic() + self.limits.wait_seconds
                     batch.append(job)
-            live = []
-            for job in batch:
-                if job.future.cancelled():
-                    self._leave(job)
-                else:
-                    live.append(job)
-            if live:
-                self._answer(live)
+            if batch:
+                self._answer(batch)
 
     def _answer(self, jobs: Sequence[_Job]) -> None:
         started = time.perf_counter()
         try:
             found = self._classify(jobs)
         except Exception as error:
-            if len(jobs) > 1:  # one bad image must not spoil the others
+            if len(jobs) == 1:
+                self._end(jobs[0], error)
+            else:  # one bad image must not spoil the others
                 for job in jobs:
                     self._answer([job])
-            else:
-                self._fail(jobs[0], error)
             return
-        self.metrics.worked(len(jobs), time.perf_counter() - started)
+        self.metrics.batch_done(len(jobs), time.perf_counter() - started)
         for job in jobs:
-            classed = found[job.index]
-            if isinstance(classed, Classed):
-                self.metrics.seen("unknown" if classed.image["label"] < 0 else "known")
-                self._leave(job, classed)
-            else:
-                self._fail(job, classed)
+            self._end(job, found[job.index])
 
     def _classify(self, jobs: Sequence[_Job]) -> dict[int, Classed | BadFileError]:
-        predictor = self.predictor
+        predictor, prepared = self.predictor, [job.content for job in jobs]
         if predictor.detector is not None:
-            items = [job.item for job in jobs if job.item is not None]
-            maps = list(predictor.detector.maps([np.asarray(item.image, np.uint8) for item in items]))
-            mapped = [Sample(item.id, item.image, found) for item, found in zip(items, maps, strict=True)]
-            numbered = zip([job.index for job in jobs], mapped, strict=True)
-            prepared = list(self._helpers.map(predictor.extractor.prepare, numbered))
-        else:
-            prepared = [job.prepared for job in jobs if job.prepared is not None]
-        prediction = predictor.classify(predictor.extractor.encode(prepared))
-        return _split(prepared, prediction)
+            maps = predictor.detector.maps([np.asarray(job.content.image, np.uint8) for job in jobs])
+            samples = [(job.index, replace(job.content, map=found)) for job, found in zip(jobs, maps, strict=True)]
+            prepared = list(self._helpers.map(predictor.extractor.prepare, samples))
+        return _split(prepared, predictor.classify(predictor.extractor.encode(prepared)))
 
-    def _fail(self, job: _Job, error: BaseException) -> None:
-        if isinstance(error, BadFileError):
-            self.metrics.seen("unreadable")
-        self._leave(job, error)
-
-    def _leave(self, job: _Job, outcome: Classed | BaseException | None = None) -> None:
+    def _end(self, job: _Job, outcome: Classed | BaseException | None = None) -> None:
+        """Make room for others, and tell whoever waits what came out, unless nobody does."""
         with self._lock:
             self._in_flight -= 1
             self._decoded -= job.pixels
             self._lock.notify_all()
+        if isinstance(outcome, Classed):
+            self.metrics.image_done("unknown" if outcome.image["label"] == UNKNOWN else "known")
+        elif isinstance(outcome, BadFileError):
+            self.metrics.image_done("unreadable")
         if outcome is None or not job.future.set_running_or_notify_cancel():
             return
         if isinstance(outcome, Classed):
@@ -211,55 +195,47 @@ class Batcher:
             job.future.set_exception(outcome)
 
 
-def _item(index: int, upload: Upload, limits: Limits) -> Sample:
+def _decode_upload(index: int, upload: Upload, limits: Limits) -> Sample:
     """An upload as arrays."""
-    image = _named("image", lambda: read_image(upload.image, max_pixels=limits.pixels))
-    anomaly_map, mask, most = None, None, limits.map_pixels
+    image = _decode("image", read_image, upload.image, limits.pixels)
+    anomaly_map, mask = None, None
     if upload.map is not None:
-        content = upload.map
-        anomaly_map = _named("map", lambda: _no_larger(read_map(content, max_pixels=most), most))
-    if upload.mask:
-        content = upload.mask
-        mask = _named("mask", lambda: _no_larger(read_mask(content, max_pixels=most), most))
+        anomaly_map = _decode("map", read_map, upload.map, limits.map_pixels)
+    if upload.mask:  # an empty one says that there is no defect
+        mask = _decode("mask", read_mask, upload.mask, limits.map_pixels)
     return Sample(str(index), image, anomaly_map, mask)
 
 
-def _pixels(item: Sample) -> int:
-    """Of all its arrays; colours of a pixel count once."""
-    arrays = (item.image, item.map, item.mask)
-    return sum(math.prod(array.shape[:2]) for array in arrays if isinstance(array, np.ndarray))
-
-
-def _named(field: str, read: Callable[[], T]) -> T:
-    """What was read; the message of what cannot be read begins with the name of the field."""
+def _decode(field: str, read: Callable[..., Array], content: bytes, most_pixels: int) -> Array:
+    """The content of a file as an array; errors begin with the name of the field."""
     try:
-        return read()
+        values = read(content, max_pixels=most_pixels)
+        if (n_pixels := math.prod(values.shape[:2])) > most_pixels:  # of an NPY file
+            raise BadFileError(f"it has {n_pixels:,} pixels, more than the limit of {most_pixels:,}")
     except BadFileError as error:
         raise BadFileError(f"{field}: {str(error).removeprefix('data: ')}") from error
-
-
-def _no_larger(values: Array, most: int) -> Array:
-    """Of an NPY file, whose pixels nobody counted yet."""
-    if values.size > most:
-        raise BadFileError(f"it has {values.size:,} pixels, more than the limit of {most:,}")
     return values
+
+
+def _pixels(sample: Sample) -> int:
+    """Of all its arrays; colours of a pixel count once."""
+    arrays = (sample.image, sample.map, sample.mask)
+    return sum(math.prod(array.shape[:2]) for array in arrays if isinstance(array, np.ndarray))
 
 
 def _split(prepared: Sequence[Prepared], prediction: Prediction) -> dict[int, Classed | BadFileError]:
     """What was found for each image of a batch, by its number."""
-    images = prediction.images.to_dict("records")
-    rows = {row["image"]: place for place, row in enumerate(images)}
     regions: dict[str, list[dict[Hashable, Any]]] = {}
     for region in prediction.regions.to_dict("records"):
         regions.setdefault(region["image"], []).append(region)
+    rows = zip(prediction.images.to_dict("records"), prediction.probabilities, strict=True)
+    images = {row["image"]: (row, probabilities) for row, probabilities in rows}
     found: dict[int, Classed | BadFileError] = {}
     for one in prepared:
         record = one.record
         if record.error:
             found[record.index] = BadFileError(record.error)
-            continue
-        place = rows[record.id]
-        found[record.index] = Classed(
-            record, images[place], regions.get(record.id, []), prediction.probabilities[place], one.mask
-        )
+        else:
+            row, probabilities = images[record.id]
+            found[record.index] = Classed(record, row, regions.get(record.id, []), probabilities, one.mask)
     return found

@@ -1,121 +1,145 @@
-"""Who may come in: nobody but this machine, or whoever has the token. In front of every route of the review."""
+"""In front of every route of `serve` and `review`: who is let in, how much may be sent, and errors as JSON."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+import logging
+import secrets
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
+from fastapi import FastAPI, HTTPException
+from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..checksums import sha256
-
-MOST_BYTES = 1_000_000  # of a request: a hundred thousand numbers of regions
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",  # the first address may hold the token
+    "Referrer-Policy": "no-referrer",  # the first address of a review may hold the token
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+
+log = logging.getLogger(__name__)
 
 
 class Guard:
     """Checks every request before the app sees it.
 
-    Without a token only names of this machine are served, whatever address a name from outside was made to point to (DNS
-    rebinding). With a token the token is asked for: as `Authorization: Bearer …`, or in a cookie that the first visit of
-    `/?token=…` sets. Requests that change something must come from the page itself and be JSON.
+    Parameters
+    ----------
+    app : the routes behind it
+    token : what clients must send as `Authorization: Bearer TOKEN`. Without one only requests to a name of this machine are
+        answered, whatever address a name from outside was made to point to (DNS rebinding)
+    most_bytes : of the body of a request, whatever its header says
+
+    Requests that could change something are refused where a browser sends them for a page of another site.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None = None) -> None:
-        self.app = app
-        self.token = token
+    token_hint = "Authorization: Bearer TOKEN"
+
+    def __init__(self, app: ASGIApp, token: str | None, most_bytes: int) -> None:
+        self.app, self.token, self.most_bytes = app, token, most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self.app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        send_safely = with_security_headers(send)
-        refused = self._refuse(scope, headers)
-        if refused is None and scope["method"] not in SAFE_METHODS:
-            body = await _read_body(headers, receive)
-            if body is None:
-                refused = refusal(413, f"A request must be no larger than {MOST_BYTES} bytes.")
-            else:
-                receive = _replayed(body, receive)
-        await (self.app if refused is None else refused)(scope, receive, send_safely)
+        if scope["type"] == "http":
+            await self.answer(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
 
-    def _refuse(self, scope: Scope, headers: Headers) -> Response | None:
-        """The answer to a request that must not get through."""
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request or let the app answer it; an unexpected error gets a number under which the log has it."""
+        begun, size = False, 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.most_bytes:
+                raise HTTPException(413, self._too_large())
+            return message
+
+        async def send_safely(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun, headers = True, MutableHeaders(scope=message)
+                headers.update(SECURITY_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            await (self.refuse(Request(scope)) or self.app)(scope, counted, send_safely)
+        except Exception:
+            number = secrets.token_hex(4)
+            log.exception("unexpected error %s in %s", number, scope["path"])
+            if begun:
+                raise
+            words = f"Unexpected error {number}: the log of the service says more."
+            await refusal(500, words)(scope, receive, send_safely)
+
+    def refuse(self, request: Request) -> Response | None:
+        """The answer to a request that must not reach the app; None for all others."""
+        headers = request.headers
         if self.token is None:
-            if not names_this_machine(headers):
-                return refusal(403, "This review answers to localhost only.")
-        elif (refused := self._check_token(scope, headers)) is not None:
+            if not is_loopback(_host(headers)):
+                return refusal(403, "Without a token only localhost is served.")
+        elif (refused := self.check_token(request, self.token)) is not None:
             return refused
-        if scope["method"] in SAFE_METHODS:
+        if request.method in SAFE_METHODS:
             return None
-        if comes_from_elsewhere(headers):
+        if comes_from_another_site(headers):
             return refusal(403, "Requests from other sites are refused.")
-        if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            return refusal(415, "A request must be JSON (Content-Type: application/json).")
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or len(length) > 15 or int(length) > self.most_bytes:
+            return refusal(413, self._too_large())
         return None
 
-    def _check_token(self, scope: Scope, headers: Headers) -> Response | None:
-        assert self.token is not None
-        cookie = f"anomalyncd_{(scope.get('server') or ('', 0))[1]}"  # cookies are shared by all ports of a host
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and scope["method"] == "GET" and _same(given, self.token):
-            answer = RedirectResponse("/", status_code=303)  # so that the token leaves the address bar
-            answer.set_cookie(cookie, _derived(self.token), httponly=True, samesite="lax", path="/")
-            return answer
-        if has_token(headers, self.token):
+    def check_token(self, request: Request, token: str) -> Response | None:
+        """The answer to a request without the token; None where it is there."""
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and same_text(given.strip(), token):
             return None
-        if _same(_cookie(headers.get("cookie", ""), cookie), _derived(self.token)):
-            return None
-        refused = refusal(401, "A token is needed: open the address that `anomalyncd review` printed.")
-        refused.headers["WWW-Authenticate"] = "Bearer"
-        return refused
+        return refusal(401, f"A token is needed: {self.token_hint}.", {"WWW-Authenticate": "Bearer"})
+
+    def _too_large(self) -> str:
+        return f"A request must be no larger than {self.most_bytes} bytes."
 
 
-def with_security_headers(send: Send) -> Send:
-    """`send` for answers that a browser must not run, guess at, keep or hand to other sites."""
+def answer_errors(app: FastAPI, statuses: Mapping[type[Exception], int]) -> None:
+    """Answer malformed requests with 422, and these kinds of error with their status, in words and without what was sent."""
 
-    async def send_safely(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            out = MutableHeaders(scope=message)
-            for name, value in SECURITY_HEADERS.items():
-                out[name] = value
-            out.setdefault("Cache-Control", "no-store")
-        await send(message)
+    def add(kind: type[Exception], status: int) -> None:
+        @app.exception_handler(kind)
+        def in_words(_: Request, error: Exception) -> Response:
+            return refusal(status, str(error))
 
-    return send_safely
+    for kind, status in statuses.items():
+        add(kind, status)
+
+    @app.exception_handler(RequestValidationError)
+    def malformed(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:])
+        return refusal(422, f"{place}: {first['msg']}" if place else first["msg"])
 
 
-def names_this_machine(headers: Headers) -> bool:
-    """Whether the address that a client asked for can only mean this machine."""
-    return is_loopback(_host(headers.get("host", "")))
+def refusal(status: int, words: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An error in words, as FastAPI answers with an HTTPException."""
+    return JSONResponse({"detail": words}, status, headers)
 
 
-def comes_from_elsewhere(headers: Headers) -> bool:
+def comes_from_another_site(headers: Headers) -> bool:
     """Whether a browser sent this for a page of another site."""
     origin = headers.get("origin")
     if origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower():
         return True
     return headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
-
-
-def has_token(headers: Headers, token: str) -> bool:
-    """Whether a request brings the token as `Authorization: Bearer …`."""
-    scheme, _, bearer = headers.get("authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and _same(bearer.strip(), token)
 
 
 def is_loopback(host: str) -> bool:
@@ -134,60 +158,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _host(header: str) -> str:
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _same(given: str, expected: str) -> bool:
-    """In constant time, so that nobody can find the token letter by letter."""
+def same_text(given: str, expected: str) -> bool:
+    """Compare in constant time, so that nobody can find a token letter by letter."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode("utf-8"))
 
 
-def _derived(token: str) -> str:
-    return sha256(f"cookie of {token}".encode())
-
-
-def _cookie(header: str, name: str) -> str:
+def _host(headers: Headers) -> str:
     try:
-        found = SimpleCookie(header).get(name)
-    except CookieError:
+        return urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    except ValueError:
         return ""
-    return found.value if found else ""
-
-
-def refusal(status: int, words: str) -> Response:
-    """An error in words."""
-    return JSONResponse({"detail": words}, status_code=status)
-
-
-async def _read_body(headers: Headers, receive: Receive) -> bytes | None:
-    """The whole body, None where it is too large, whatever its header says."""
-    length = headers.get("content-length", "0")
-    if not length.isdecimal() or len(length) > 12 or int(length) > MOST_BYTES:
-        return None
-    body = b""
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return body
-        body += bytes(message.get("body", b""))
-        if len(body) > MOST_BYTES:
-            return None
-        if not message.get("more_body"):
-            return body
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    sent = False
-
-    async def again() -> Message:
-        nonlocal sent
-        if sent:
-            return await receive()
-        sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again

@@ -41,13 +41,9 @@ class Limits:
     threads: int = 4
 
     def __post_init__(self) -> None:
-        positive = (
-            "n_bytes", "images", "pixels", "map_pixels", "read_seconds", "seconds", "runs", "decoded_pixels", "batch",
-            "threads",
-        )  # fmt: skip
-        for name in positive:
-            if getattr(self, name) <= 0:
-                raise SettingsError(f"{name} must be above 0, but got {getattr(self, name)}.")
+        for name, value in vars(self).items():
+            if value <= 0 and name != "wait_seconds":
+                raise SettingsError(f"{name} must be above 0, but got {value}.")
         if self.queue < self.images:
             raise SettingsError(
                 f"the queue ({self.queue} images) must hold at least one request of {self.images} images."

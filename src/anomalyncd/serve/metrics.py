@@ -1,102 +1,69 @@
-"""What a service did so far, in the text format of Prometheus."""
+"""What a service has done so far, for Prometheus."""
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 
-class Histogram:
-    """How many values lay below each bound.
+class Metrics:
+    """Counts of all threads of one service, in a registry of its own: two services of one process stay apart.
 
     Examples
     --------
-    >>> sizes = Histogram((1, 2))
-    >>> for value in (1, 2, 5): sizes.add(value)
-    >>> print(*sizes.lines("size"), sep="\\n")
-    size_bucket{le="1"} 1
-    size_bucket{le="2"} 2
-    size_bucket{le="+Inf"} 3
-    size_sum 8
-    size_count 3
+    >>> metrics = Metrics()
+    >>> metrics.image_done("known")
+    >>> 'anomalyncd_images_total{outcome="known"} 1.0' in metrics.text().decode()
+    True
     """
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def lines(self, name: str, labels: str = "") -> list[str]:
-        """Lines of the text format; labels : as `path="/x"`"""
-        before, so_far, out = f"{labels}," if labels else "", 0, []
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
-            so_far += count
-            out.append(f'{name}_bucket{{{before}le="{bound}"}} {so_far}')
-        braces = f"{{{labels}}}" if labels else ""
-        return [*out, f"{name}_sum{braces} {self.total:g}", f"{name}_count{braces} {so_far}"]
-
-
-class Metrics:
-    """Counts of all threads of one service."""
-
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests: Counter[tuple[str, int]] = Counter()
-        self._seconds: dict[str, Histogram] = {}
-        self._batches, self._batch_seconds = Histogram(BATCHES), Histogram(SECONDS)
-        self._images: Counter[str] = Counter({"known": 0, "unknown": 0, "unreadable": 0})
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "anomalyncd_requests_total", "Requests by status.", ["path", "status"], registry=registry
+        )
+        spent = "From the head of a request to the end of its answer."
+        self._seconds = Histogram("anomalyncd_request_seconds", spent, ["path"], buckets=SECONDS, registry=registry)
+        self._images = Counter("anomalyncd_images_total", "Images by outcome.", ["outcome"], registry=registry)
+        for outcome in ("known", "unknown", "unreadable"):
+            self._images.labels(outcome)
+        together = "Images that the network saw at once."
+        self._batch_images = Histogram("anomalyncd_batch_images", together, buckets=BATCHES, registry=registry)
+        self._batch_seconds = Histogram(
+            "anomalyncd_batch_seconds", "Time of a batch.", buckets=SECONDS, registry=registry
+        )
+        share = "Share of unknown ones among the images classed so far."
+        self.add_gauge("anomalyncd_unknown_share", share, self._unknown_share)
 
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """One request; path : of a route, not what a client made up"""
-        with self._lock:
-            self._requests[path, status] += 1
-            self._seconds.setdefault(path, Histogram(SECONDS)).add(seconds)
+    def add_gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
+        """Add a figure that `value` tells whenever somebody looks."""
+        Gauge(name, meaning, registry=self._registry).set_function(value)
 
-    def worked(self, size: int, seconds: float) -> None:
-        """One batch."""
-        with self._lock:
-            self._batches.add(size)
-            self._batch_seconds.add(seconds)
+    def request_done(self, path: str, status: int, seconds: float) -> None:
+        """Count one request; path : of a route, not what a client made up"""
+        self._requests.labels(path, status).inc()
+        self._seconds.labels(path).observe(seconds)
 
-    def seen(self, outcome: str) -> None:
-        """One image: `known`, `unknown` or `unreadable`."""
-        with self._lock:
-            self._images[outcome] += 1
+    def batch_done(self, size: int, seconds: float) -> None:
+        """Count one batch of images."""
+        self._batch_images.observe(size)
+        self._batch_seconds.observe(seconds)
 
-    def text(self, gauges: Sequence[tuple[str, str, Callable[[], float]]]) -> str:
-        """All of it; gauges : name, meaning and value of what is so just now"""
-        lines: list[str] = []
+    def image_done(self, outcome: str) -> None:
+        """Count one image: `known`, `unknown` or `unreadable`."""
+        self._images.labels(outcome).inc()
 
-        def add(name: str, kind: str, meaning: str, some: Sequence[str]) -> None:
-            lines.extend((f"# HELP {name} {meaning}", f"# TYPE {name} {kind}", *some))
+    def text(self) -> bytes:
+        """All of it in the text format of Prometheus."""
+        return generate_latest(self._registry)
 
-        with self._lock:
-            name = "anomalyncd_requests_total"
-            counts = [f'{name}{{path="{p}",status="{s}"}} {n}' for (p, s), n in sorted(self._requests.items())]
-            add(name, "counter", "Requests by status.", counts)
-            name = "anomalyncd_request_seconds"
-            times = [line for p, found in sorted(self._seconds.items()) for line in found.lines(name, f'path="{p}"')]
-            add(name, "histogram", "From the head of a request to the end of its answer.", times)
-            name = "anomalyncd_images_total"
-            add(
-                name, "counter", "Images by outcome.", [f'{name}{{outcome="{k}"}} {n}' for k, n in self._images.items()]
-            )
-            name = "anomalyncd_batch_images"
-            add(name, "histogram", "Images that the network saw at once.", self._batches.lines(name))
-            name = "anomalyncd_batch_seconds"
-            add(name, "histogram", "Time of a batch.", self._batch_seconds.lines(name))
-            classed = self._images["known"] + self._images["unknown"]
-            share = self._images["unknown"] / classed if classed else 0.0
-            name = "anomalyncd_unknown_share"
-            add(name, "gauge", "Share of unknown ones among the images classed so far.", [f"{name} {share:g}"])
-        for name, meaning, value in gauges:
-            add(name, "gauge", meaning, [f"{name} {value():g}"])
-        return "\n".join(lines) + "\n"
+    def _unknown_share(self) -> float:
+        known, unknown = (
+            self._registry.get_sample_value("anomalyncd_images_total", {"outcome": outcome}) or 0.0
+            for outcome in ("known", "unknown")
+        )
+        return unknown / (known + unknown) if known + unknown else 0.0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 MaskForm = Literal["rle", "png", "none"]
 Needs = Literal["image", "map", "mask"]
@@ -13,8 +16,18 @@ IMAGE_TYPES = (
     "image/png", "image/jpeg", "image/bmp", "image/tiff", "image/webp", "application/octet-stream"
 )  # fmt: skip
 
-Base64 = Annotated[str, Field(json_schema_extra={"format": "byte"})]
-Share = Annotated[float, Field(ge=0, le=1)]
+
+def _from_base64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError):
+        raise PydanticCustomError("base64", "expected the content of a file in base64.") from None
+
+
+Base64 = Annotated[bytes, BeforeValidator(_from_base64), WithJsonSchema({"type": "string", "format": "byte"})]
+# Sums of probabilities pass 1 by a rounding error; a score may be infinite, which JSON cannot say.
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(lambda value: min(1.0, max(0.0, value)))]
+Finite = Annotated[float, BeforeValidator(lambda value: value if math.isfinite(value) else 0.0)]
 
 
 class ImageRequest(BaseModel):
@@ -57,7 +70,7 @@ class RegionAnswer(BaseModel):
 
     box: Box
     area: float = Field(ge=0, description="of the mask, in image pixels")
-    score: float = Field(description="largest value of the range-normalised map in the crop, 1 with masks")
+    score: Finite = Field(description="largest value of the range-normalised map in the crop, 1 with masks")
     label: int = Field(ge=-1)
     class_name: str
     probability: Share
@@ -195,6 +208,6 @@ COMPONENTS = "#/components/schemas/{model}"
 
 
 def request_schemas() -> dict[str, Any]:
-    """Component schemas of the JSON request, which FastAPI does not find because the route reads the body itself."""
+    """Component schemas of the JSON request."""
     schema = PredictRequest.model_json_schema(ref_template=COMPONENTS)
     return {**schema.pop("$defs"), "PredictRequest": schema}

@@ -21,9 +21,9 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 
 from anomalyncd.serve import server
-from anomalyncd.serve.gate import Traffic
 from anomalyncd.serve.limits import Limits
 from anomalyncd.serve.server import Server
+from anomalyncd.serve.traffic import Traffic
 from command import fail
 
 # The command as it is, but that a file decides when the network may go on.

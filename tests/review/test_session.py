@@ -1,4 +1,4 @@
-"""What people do on the review page, and what follows."""
+"""What people do on the review page, and what follows. Covers session.py, corrected.py and action_log.py."""
 
 from __future__ import annotations
 
@@ -303,9 +303,10 @@ def test_a_damaged_log_is_an_error_with_a_way_out(client, run):
     Session(run).close()
 
 
-def test_a_log_of_a_newer_version_is_left_alone(run):
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_log_of_another_version_is_left_alone(run, version):
     with sqlite3.connect(run / "review.sqlite") as database:
-        database.execute("PRAGMA user_version = 99")
+        database.execute(f"PRAGMA user_version = {version}")
     with pytest.raises(RunError, match="newer version"):
         Session(run)
 

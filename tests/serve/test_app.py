@@ -1,4 +1,7 @@
-"""The service in this process: right answers, refusals in words, and many clients at once."""
+"""The service in this process: right answers, refusals in words, and many clients at once.
+
+Covers app.py, batching.py, guard.py, limits.py, traffic.py and warm_up.py.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ from pycocotools import mask as coco
 
 from anomalyncd.cli.serve import load
 from anomalyncd.errors import SettingsError
-from anomalyncd.report.stored import StoredPictures
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.serve.app import make_api
-from anomalyncd.serve.batching import _item
+from anomalyncd.serve.batching import _decode_upload
 from anomalyncd.serve.limits import Limits
 from command import call
 from scenes import images
@@ -109,7 +112,7 @@ def test_one_image_as_it_is(api, served):
 
 
 def test_masks_in_three_forms(api, served):
-    run, name = StoredPictures(served["image"]), "010.png"
+    run, name = FinishedRun(served["image"]), "010.png"
     (expected,) = run.region_masks(name)
     region = {
         form: api.post(PREDICT, params={"masks": form}, files={"image": picture(served)}).json()["images"][0][
@@ -240,11 +243,11 @@ def test_what_is_held_for_others_counts_too(served):
     with client_of(app) as client:
         for content in (picture(served), b"no image", bytes(20_001)):
             client.post(PREDICT, content=content, headers={"Content-Type": "image/png"})
-            assert app.state.traffic.held == 0, "whatever became of it"
-        app.state.traffic.held = 20_000
+            assert app.state.traffic.held_bytes == 0, "whatever became of it"
+        app.state.traffic.held_bytes = 20_000
         refused = client.post(PREDICT, content=picture(served), headers={"Content-Type": "image/png"})
         assert refused.status_code == 503 and refused.headers["Retry-After"] == "1"
-        assert app.state.traffic.held == 20_000
+        assert app.state.traffic.held_bytes == 20_000
 
 
 def test_masks_that_are_too_ragged_for_run_lengths(served):
@@ -263,7 +266,7 @@ def test_masks_that_are_too_ragged_for_run_lengths(served):
 def test_the_answer_is_made_within_the_deadline(served, monkeypatch):
     predictor, _ = load(served["image"], "cpu")
     go = threading.Event()
-    monkeypatch.setattr("anomalyncd.serve.app._answer", lambda *_: go.wait(30) and b"{}")
+    monkeypatch.setattr("anomalyncd.serve.app._Answer.to_json", lambda *_: go.wait(30) and b"{}")
     with client_of(make_api(predictor, limits=Limits(seconds=1))) as client, ThreadPoolExecutor(1) as pool:
         late = pool.submit(client.post, PREDICT, files={"image": picture(served)})
         try:
@@ -275,7 +278,7 @@ def test_the_answer_is_made_within_the_deadline(served, monkeypatch):
 @pytest.mark.parametrize("needs", ["image", "map"])
 def test_images_are_decoded_only_so_far_ahead(served, needs, monkeypatch):
     slow, decoded = Slow(served[needs]), []
-    monkeypatch.setattr("anomalyncd.serve.batching._item", lambda *a: decoded.append(a) or _item(*a))
+    monkeypatch.setattr("anomalyncd.serve.batching._decode_upload", lambda *a: decoded.append(a) or _decode_upload(*a))
     app = make_api(slow.predictor, limits=Limits(batch=1, threads=1, decoded_pixels=2 * 64 * 64))
     stems = [f"{number:03d}" for number in range(6)]
     with client_of(app) as client, ThreadPoolExecutor(1) as pool:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from contextlib import closing, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from ..errors import RunError
-from .state import Body, Row
-from .tables import Base, Key
+from .uncorrected import Key, UncorrectedClasses
 
 LOG_FILE = "review.sqlite"
-SCHEMA = 2  # kept in the file's user_version; 1 stored of a base nothing but its regions
+SCHEMA = 2  # kept in the file's user_version
 BUSY_SECONDS = 10
 TABLES = """
 CREATE TABLE actions (
@@ -31,12 +32,46 @@ CREATE TABLE bases (digest TEXT PRIMARY KEY, labels BLOB NOT NULL);
 """
 
 
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the log. `body` is what replay needs and nothing that could come out differently another day."""
+
+    id: int
+    kind: str
+    body: Body
+
+    @property
+    def targets(self) -> list[int]:
+        """Classes that regions are put into, perhaps new ones."""
+        return [part["to"] for part in (self.body, *self.body.get("parts", [])) if "to" in part]
+
+    def renumbered(self, numbers: Mapping[int, int]) -> Row:
+        """The same correction where classes have other numbers.
+
+        Examples
+        --------
+        >>> Row(1, "split", {"label": 1, "parts": [{"to": 4, "regions": [["a", 4]]}]}).renumbered({4: 5}).body
+        {'label': 1, 'parts': [{'to': 5, 'regions': [['a', 4]]}]}
+        """
+
+        def changed(body: Body) -> Body:
+            return {k: numbers.get(v, v) if k in ("label", "from", "into", "to") else v for k, v in body.items()}
+
+        body = changed(self.body)
+        if "parts" in body:
+            body["parts"] = [changed(part) for part in body["parts"]]
+        return Row(self.id, self.kind, body)
+
+
 @dataclass(frozen=True)
 class MadeOn:
-    """The table that an action was made on: region → label, all classes (None in an old log), key of the learning."""
+    """The tables that an action was made on: region → label, all classes, and the key of the learning."""
 
-    labels: dict[Key, int]
-    classes: frozenset[int] | None = None
+    labels: dict[Key, int] = field(default_factory=dict)
+    classes: frozenset[int] = frozenset()
     learned: str = ""
 
 
@@ -56,29 +91,32 @@ class ActionLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # A write-ahead log, put on disk before an action is answered: neither a crash nor a power cut takes it back.
+            # Never ours, but of a stranger's run: SQLite would do what it says, and that may be to delete any other file.
+            path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-            self._open()
-        except (sqlite3.Error, UnicodeError) as error:  # even its own words about damage may be damaged
-            self._close_quietly()
+        except (sqlite3.Error, OSError) as error:
             raise unreadable(path, error) from error
-        except RunError:
-            self._close_quietly()
-            raise
+        with ExitStack() as on_error:
+            on_error.callback(self._database.close)
+            try:
+                self._open()
+            except (sqlite3.Error, UnicodeError) as error:  # even its own words about damage may be damaged
+                raise unreadable(path, error) from error
+            on_error.pop_all()
 
     def _open(self) -> None:
         database = self._database
         version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA:
-            raise RunError(f"{self.path}: written by a newer version of anomalyncd; this one knows schema {SCHEMA}.")
+        if version not in (0, SCHEMA):
+            known = f"schema {version}; this one knows schema {SCHEMA}"
+            raise RunError(f"{self.path}: written by an older or newer version of anomalyncd ({known}).")
         if (found := database.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(found)
+        # A write-ahead log, put on disk before an action is answered: neither a crash nor a power cut takes it back.
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         if version == 0:
             database.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
-        elif version < SCHEMA:
-            database.execute(f"PRAGMA user_version = {SCHEMA}")  # its rows can be read as they are
         database.execute("SELECT id, at, key, request, kind, body, base FROM actions LIMIT 1").fetchone()
 
     def rows(self) -> list[Row]:
@@ -92,7 +130,9 @@ class ActionLog:
             row = found.fetchone()
         return None if row is None else (int(row[0]), str(row[1]))
 
-    def append(self, kind: str, body: Body, *, key: str, request: str = "", base: Base | None = None) -> Row:
+    def append(
+        self, kind: str, body: Body, *, key: str, request: str = "", base: UncorrectedClasses | None = None
+    ) -> Row:
         """Add a row; when this returns it is on disk."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         digest = base.digest if base else ""
@@ -118,20 +158,14 @@ class ActionLog:
         with closing(self._database.execute(query, (action,))) as found:
             row = found.fetchone()
         if row is None:
-            return MadeOn({})
+            return MadeOn()
         content = json.loads(zlib.decompress(row[0]))
-        regions = content["regions"] if isinstance(content, dict) else content
-        labels = {(image, region): label for image, region, label in regions}
-        if isinstance(content, dict):
-            return MadeOn(labels, frozenset(content["classes"]), content["learned"])
-        return MadeOn(labels)
+        labels = {(image, region): label for image, region, label in content["regions"]}
+        return MadeOn(labels, frozenset(content["classes"]), content["learned"])
 
     def close(self) -> None:
+        """End the connection."""
         self._database.close()
-
-    def _close_quietly(self) -> None:
-        with suppress(sqlite3.Error, AttributeError):
-            self._database.close()
 
 
 def unreadable(path: Path, error: Exception) -> RunError:
@@ -142,7 +176,7 @@ def unreadable(path: Path, error: Exception) -> RunError:
     )
 
 
-def _pack(base: Base) -> bytes:
+def _pack(base: UncorrectedClasses) -> bytes:
     rows = [[image, region, label] for (image, region), label in zip(base.keys, base.labels.tolist(), strict=True)]
     content = {"learned": base.learned, "classes": sorted(base.names), "regions": rows}
     return zlib.compress(json.dumps(content).encode())

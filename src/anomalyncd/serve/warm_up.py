@@ -1,4 +1,4 @@
-"""The first image takes longer than all others: compilers and libraries wake up. Better before clients come."""
+"""One image before any client comes: the first takes longest, because compilers and libraries start with it."""
 
 from __future__ import annotations
 

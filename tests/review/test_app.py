@@ -1,4 +1,7 @@
-"""The review towards the web: bad input, tricks, and who may come in."""
+"""The review towards the web: bad input, tricks, and who is let in.
+
+Covers app.py, guard.py, schema.py, page_data.py and pictures.py.
+"""
 
 from __future__ import annotations
 

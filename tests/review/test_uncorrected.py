@@ -1,11 +1,9 @@
-"""Corrections that wait while another command writes the tables of the run."""
+"""Corrections that wait while another command writes the tables of the run. Covers uncorrected.py and apply.py."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +43,6 @@ def move_region(run: Path) -> None:
     RunFolder(run).write_text(REGIONS_TABLE, to_csv(table))
 
 
-def forget_learn_key(run: Path) -> None:
-    """Make the log one of the first version, which did not store it."""
-    with sqlite3.connect(run / "review.sqlite") as database:
-        for digest, blob in database.execute("SELECT digest, labels FROM bases").fetchall():
-            regions = json.loads(zlib.decompress(blob))["regions"]
-            old = zlib.compress(json.dumps(regions).encode())
-            database.execute("UPDATE bases SET labels = ? WHERE digest = ?", (old, digest))
-        database.execute("PRAGMA user_version = 1")
-    database.close()
-
-
 def apply(client: Any) -> dict[str, Any]:
     content = {"key": f"apply-base-{next(client.numbers)}", "version": client.state["version"]}
     assert client.http.post("/api/apply", json=content).status_code == 202
@@ -67,15 +54,12 @@ def apply(client: Any) -> dict[str, Any]:
     return dict(job)
 
 
-@pytest.mark.parametrize("old_log", [False, True])
-def test_a_class_that_update_opened_does_not_meet_one_that_waits_under_its_number(client, review, run, old_log):
+def test_a_class_that_update_opened_does_not_meet_one_that_waits_under_its_number(client, review, run):
     one, two, three = client.regions(1)[:3]
     client.act("move", regions=[one], to=None)
     client.act("name", label=4, name="mine")
     client.act("move", regions=[two], to=4)
     client.close()
-    if old_log:
-        forget_learn_key(run)
     open_class(run, 4)
     client = review()
     theirs = client.regions(4)
@@ -126,15 +110,6 @@ def test_regions_that_update_moved_leave_waiting_corrections_as_they_are(client,
     move_region(run)
     after = review()
     assert after.state["n_actions"] == 1 and not after.state["notice"] and after.counts()[2] == count + 1
-
-
-def test_without_a_learn_key_moved_regions_set_corrections_aside(client, review, run):
-    client.act("merge", **{"from": 3, "into": 2})
-    client.close()
-    forget_learn_key(run)
-    move_region(run)
-    after = review()
-    assert after.state["n_actions"] == 0 and "set aside" in after.state["notice"] and after.counts()[3] > 0
 
 
 def test_a_run_that_was_learned_anew_sets_waiting_corrections_aside(client, run):

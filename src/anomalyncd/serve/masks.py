@@ -1,4 +1,4 @@
-"""Masks of regions, small enough to send."""
+"""Masks of regions in the forms in which the service sends them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 import numpy.typing as npt
+from fastapi import HTTPException
 
 from ..config import CropConfig
+from ..data.run_lengths import run_lengths
 from ..regions.find import find_regions
 
 Mask = npt.NDArray[np.bool_]
-
-
-class TooManyRunsError(Exception):
-    """Masks that are too ragged for run lengths."""
 
 
 @dataclass
@@ -29,12 +27,11 @@ class RunBudget:
     def take(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
-            raise TooManyRunsError(
-                "The masks are too ragged for run lengths: ask with ?masks=png, or with ?masks=none."
-            )
+            words = "The masks are too ragged for run lengths: ask with ?masks=png, or with ?masks=none."
+            raise HTTPException(422, words)
 
 
-def region_shapes(mask: Mask | None, image_size: tuple[int, int], crop: CropConfig, count: int) -> Iterator[Mask]:
+def region_masks(mask: Mask | None, image_size: tuple[int, int], crop: CropConfig, count: int) -> Iterator[Mask]:
     """The mask of each region inside its box, (height, width) of the box in image pixels, in the order of the regions.
 
     Parameters
@@ -54,33 +51,33 @@ def region_shapes(mask: Mask | None, image_size: tuple[int, int], crop: CropConf
         yield own if own.any() else np.ones_like(own)  # thinner than a pixel of the image
 
 
-def run_lengths(
-    shape: Mask, corner: tuple[int, int], image_size: tuple[int, int], budget: RunBudget | None = None
+def image_run_lengths(
+    shape: Mask, corner: tuple[int, int], image_size: tuple[int, int], budget: RunBudget
 ) -> list[int]:
     """COCO's run lengths of the whole image for a shape (h, w) whose upper left pixel is at `corner` (x, y).
 
     Examples
     --------
-    >>> run_lengths(np.array([[True], [True]]), (1, 0), (2, 3))
+    >>> image_run_lengths(np.array([[True], [True]]), (1, 0), (2, 3), RunBudget(10))
     [2, 2, 2]
-    >>> run_lengths(np.array([[True, True]]), (0, 1), (3, 2))
+    >>> image_run_lengths(np.array([[True, True]]), (0, 1), (3, 2), RunBudget(10))
     [1, 1, 2, 1, 1]
     """
     (x, y), (height, width) = corner, image_size
-    steps = np.diff(shape.T.astype(np.int8), axis=1, prepend=0, append=0)  # (w, h + 1), +1 where a run starts
-    if budget is not None:  # before anything is made for each run
-        joined = np.count_nonzero(shape[-1, :-1] & shape[0, 1:]) if len(shape) == height else 0
-        budget.take(2 * int(np.count_nonzero(steps == 1) - joined) + 1)
-    (first, top), (last, bottom) = np.nonzero(steps == 1), np.nonzero(steps == -1)
-    starts, ends = (x + first) * height + y + top, (x + last) * height + y + bottom
-    apart = ends[:-1] != starts[1:]  # false where a run goes on in the next column
-    starts, ends = starts[np.r_[True, apart]], ends[np.r_[apart, True]]
-    edges = np.stack([starts, ends], axis=1).ravel()
-    lengths: list[int] = np.diff(edges, prepend=0, append=height * width).tolist()
-    return lengths[:-1] if lengths[-1] == 0 else lengths
+    columns = np.zeros((height, shape.shape[1]), bool, order="F")  # of the image, only those that the shape is in
+    columns[y : y + len(shape)] = shape
+    pixels = columns.ravel(order="F")
+    budget.take(int(np.count_nonzero(pixels[1:] != pixels[:-1])) + 1 + int(pixels[0]) + int(pixels[-1]))
+    lengths, after = run_lengths(columns), (width - x - shape.shape[1]) * height
+    lengths[0] += x * height
+    if not pixels[-1]:
+        lengths[-1] += after
+    elif after:
+        lengths.append(after)
+    return lengths
 
 
-def png(shape: Mask) -> str:
+def to_png(shape: Mask) -> str:
     """A grey PNG in base64, 255 where the region is."""
     data: bytes = cv2.imencode(".png", shape.astype(np.uint8) * 255)[1].tobytes()
     return base64.b64encode(data).decode("ascii")

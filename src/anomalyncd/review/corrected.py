@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .tables import NORMAL, UNKNOWN, Base, Key
+from ..labels import NORMAL, UNKNOWN, default_name
+from .action_log import Row
+from .uncorrected import UncorrectedClasses
 
-Body = dict[str, Any]
 CORRECTIONS = ("name", "merge", "split", "move", "false_alarm")
 
 
@@ -19,111 +19,72 @@ class ConflictError(Exception):
     """An action that makes no sense as things stand now, said in words."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """One row of the log. `body` is what replay needs and nothing that could come out differently another day."""
+class CorrectedClasses:
+    """The classes as corrected; as the run has them until `apply` is called.
 
-    id: int
-    kind: str
-    body: Body
-
-    @property
-    def targets(self) -> list[int]:
-        """Classes that regions are put into, perhaps new ones."""
-        return [part["to"] for part in (self.body, *self.body.get("parts", [])) if "to" in part]
-
-    def renumbered(self, numbers: Mapping[int, int]) -> Row:
-        """The same correction where classes have other numbers.
-
-        Examples
-        --------
-        >>> Row(1, "split", {"label": 1, "parts": [{"to": 4, "regions": [["a", 4]]}]}).renumbered({4: 5}).body
-        {'label': 1, 'parts': [{'to': 5, 'regions': [['a', 4]]}]}
-        """
-
-        def changed(body: Body) -> Body:
-            return {k: numbers.get(v, v) if k in ("label", "from", "into", "to") else v for k, v in body.items()}
-
-        body = changed(self.body)
-        if "parts" in body:
-            body["parts"] = [changed(part) for part in body["parts"]]
-        return Row(self.id, self.kind, body)
-
-
-@dataclass
-class State:
-    """The classes as corrected.
-
-    labels : (R,) int64; names : label → name of every class that is there, empty ones as well
+    Attributes
+    ----------
+    before : the run's own classes
+    labels : (R,) int64
+    names : label → name of every class that is there, empty ones as well
     fixed : (R,) bool, regions that a person placed one by one
-    touched : label → id of the last action that changed its card
-    done, undone : actions that `undo` and `redo` would take next, the last one first in line
+    changed_by : label → id of the last action that changed its card
+    done, undone : actions that `undo` and `redo` would take next from the end
     """
 
-    base: Base
-    labels: npt.NDArray[np.int64]
-    names: dict[int, str]
-    fixed: npt.NDArray[np.bool_]
-    touched: dict[int, int] = field(default_factory=dict)
-    done: list[Row] = field(default_factory=list)
-    undone: list[Row] = field(default_factory=list)
-
-    @classmethod
-    def start(cls, base: Base, version: int = 0) -> State:
-        """As the run has it."""
-        pinned = np.zeros(len(base.keys), bool)
-        pinned[[base.rows[key] for key in base.fixed if key in base.rows]] = True
-        names = {k: name for k, name in base.names.items() if k != UNKNOWN or (base.labels == UNKNOWN).any()}
-        return cls(base, base.labels.copy(), names, pinned, dict.fromkeys(names, version))
-
-    @property
-    def fixed_keys(self) -> list[Key]:
-        return [self.base.keys[row] for row in np.flatnonzero(self.fixed)]
+    def __init__(self, before: UncorrectedClasses) -> None:
+        self.before, self.labels = before, before.labels.copy()
+        self.names = {k: name for k, name in before.names.items() if k != UNKNOWN or UNKNOWN in self.labels}
+        self.fixed = np.array([key in before.fixed for key in before.keys], bool)
+        self.changed_by: dict[int, int] = {}
+        self.done: list[Row] = []
+        self.undone: list[Row] = []
 
     def members(self, label: int) -> npt.NDArray[np.int64]:
         """Numbers of the regions of a class."""
         return np.flatnonzero(self.labels == label)
 
-    def changed(self) -> npt.NDArray[np.bool_]:
+    def moved(self) -> npt.NDArray[np.bool_]:
         """(R,) bool, regions in another class than the run has them in"""
-        return np.asarray(self.labels != self.base.labels)
+        return np.asarray(self.labels != self.before.labels)
 
     def apply(self, row: Row) -> None:
         """Do a correction. What is no longer there is passed over: the log outlives the tables it was made on."""
-        body, before = row.body, self.labels.copy()
+        body, labels = row.body, self.labels.copy()
         if row.kind == "name":
             self.names[body["label"]] = body["name"]
-            self.touched[body["label"]] = row.id
+            self.changed_by[body["label"]] = row.id
         elif row.kind == "merge":
             self.labels[self.labels == body["from"]] = body["into"]
             self.names.pop(body["from"], None)
-            self.names.setdefault(body["into"], f"class {body['into']}")
+            self.names.setdefault(body["into"], default_name(body["into"]))
         elif row.kind == "split":
             for part in body["parts"]:
                 self._place(part["regions"], part["to"], by_hand=False)
         else:
             self._place(body["regions"], body["to"], by_hand=True)
-        for label in np.union1d(before[before != self.labels], self.labels[before != self.labels]).tolist():
-            self.touched[label] = row.id
+        moved = labels != self.labels
+        self.changed_by |= dict.fromkeys({*labels[moved].tolist(), *self.labels[moved].tolist()}, row.id)
         self.done.append(row)
         self.undone.clear()
 
     def _place(self, regions: Sequence[Sequence[Any]], to: int, *, by_hand: bool) -> None:
-        rows = [self.base.rows[key] for image, region in regions if (key := (image, region)) in self.base.rows]
+        rows = [self.before.rows[key] for image, region in regions if (key := (image, region)) in self.before.rows]
         self.labels[rows] = to
         self.fixed[rows] = by_hand
-        self.names.setdefault(to, "normal" if to == NORMAL else f"class {to}")
+        self.names.setdefault(to, default_name(to))
 
     def check_class(self, label: int) -> None:
+        """Refuse what was said of a class that is gone."""
         if label not in self.names:
             raise ConflictError(f"There is no class {label} any more.")
 
     def check_name(self, label: int, name: str) -> None:
-        """Two classes of one name would be told apart by nobody."""
+        """Refuse a second class of one name: nobody could tell the two apart."""
         self.check_class(label)
         if label == UNKNOWN:
             raise ConflictError("What is unknown has no name: move its regions to a class and name that.")
-        if name.casefold() == "unknown":
+        if name.casefold() == default_name(UNKNOWN):
             raise ConflictError("The name “unknown” means regions of no class: choose another.")
         for other, taken in self.names.items():
             if other != label and taken.casefold() == name.casefold():
@@ -132,6 +93,7 @@ class State:
                 )
 
     def check_merge(self, source: int, into: int) -> None:
+        """Refuse to merge what cannot be one class."""
         self.check_class(source)
         self.check_class(into)
         if source == into:
@@ -142,21 +104,14 @@ class State:
             raise ConflictError("Nothing can be merged into unknown.")
 
     def check_target(self, label: int) -> None:
+        """Refuse to move regions where none can be."""
         if label == UNKNOWN:
             raise ConflictError("Nothing can be moved to unknown.")
         if label != NORMAL:
             self.check_class(label)
 
     def describe(self, row: Row) -> str:
-        """A correction in words, with the names of now.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> base = Base(pd.DataFrame(), [("a", 0)], {("a", 0): 0}, np.array([1]), ["a"], np.array([0]), {1: "dent"}, ())
-        >>> State.start(base).describe(Row(1, "move", {"regions": [["a", 0]], "to": 2}))
-        'move 1 region to class 2'
-        """
+        """A correction in words, with the names of now."""
         body = row.body
         if row.kind == "name":
             return f"name class {body['label']} “{body['name']}”"
@@ -170,4 +125,4 @@ class State:
 
     def title(self, label: int) -> str:
         """The name of a class, or its number where it has none."""
-        return self.names.get(label) or f"class {label}"
+        return self.names.get(label) or default_name(label)

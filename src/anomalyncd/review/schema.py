@@ -1,4 +1,4 @@
-"""What a client may ask for. Numbers of regions are those of the run's table, which the request names."""
+"""What clients send and get. Numbers of regions are those of the run's table, which a request names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 
 MOST_REGIONS = 100_000
 LONGEST_NAME = 80
+Order = Literal["sure", "unsure", "image"]
+JobState = Literal["running", "done", "failed"]
 
 Label = Annotated[int, Field(ge=-1, le=1_000_000)]
 Regions = Annotated[list[Annotated[int, Field(ge=0, le=2**31)]], Field(min_length=1, max_length=MOST_REGIONS)]
@@ -103,3 +105,107 @@ class ApplyRequest(_Strict):
 
     key: UniqueKey
     version: Annotated[int, Field(ge=0)]
+
+
+class ClassCard(BaseModel):
+    """A class as corrected."""
+
+    label: int = Field(description="0 normal, 1 … defects, −1 unknown")
+    name: str
+    n_regions: int
+    n_images: int = Field(description="images with a region of this class")
+    n_moved: int = Field(description="regions that corrections brought here")
+    stamp: int = Field(description="changes when the card does")
+
+
+class Step(BaseModel):
+    """An action that could be undone or redone next."""
+
+    id: int
+    text: str
+
+
+class JobAnswer(BaseModel):
+    """An apply under way or the last one."""
+
+    state: JobState
+    stage: str
+    step: int
+    total: int
+    message: str
+    notes: list[str]
+    seconds: float
+
+
+class StateAnswer(BaseModel):
+    """Everything the page shows but the regions."""
+
+    version: int = Field(description="id of the last row of the log")
+    table: str = Field(description="tells whether numbers of regions still mean the same")
+    run: str
+    n_images: int
+    classes: list[ClassCard]
+    n_actions: int = Field(description="corrections that are not applied yet")
+    n_changed: int = Field(description="regions whose class they change")
+    undo: Step | None
+    redo: Step | None
+    notice: str
+    applied: int = Field(description="id of the last apply, 0 for none")
+    job: JobAnswer | None
+
+
+class VersionAnswer(BaseModel):
+    """Little enough to ask for every second."""
+
+    version: int
+    job: JobAnswer | None
+
+
+class RegionAnswer(BaseModel):
+    """A region."""
+
+    id: int
+    image: int
+    image_name: str
+    region: int
+    label: int
+    before: int = Field(description="label in the run's table")
+    fixed: bool = Field(description="placed by a person")
+    probability: float | None
+    score: float | None
+    unknown: float | None
+
+
+class RegionsAnswer(BaseModel):
+    """Some regions of a class."""
+
+    version: int
+    total: int = Field(description="of the class, as filtered")
+    regions: list[RegionAnswer]
+
+
+class MoveGroup(BaseModel):
+    """Regions that went from one class to another."""
+
+    before: int
+    before_name: str
+    after: int
+    after_name: str
+    count: int
+    asked: int = Field(description="of these, moved by corrections; the others followed")
+    regions: list[int]
+
+
+class MovesAnswer(BaseModel):
+    """What the last apply changed."""
+
+    id: int
+    total: int
+    groups: list[MoveGroup]
+
+
+class ActionAnswer(BaseModel):
+    """An action that is stored, and what follows from it."""
+
+    id: int
+    state: StateAnswer
