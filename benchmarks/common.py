@@ -24,10 +24,11 @@ import anomalyncd
 from anomalyncd.config import Config, make_config
 from anomalyncd.data.dataset import Dataset, Sample, load_dataset
 from anomalyncd.data.gather import gather_normal
-from anomalyncd.discovery.maps import make_maps, pinned
+from anomalyncd.discovery.maps import make_maps
 from anomalyncd.errors import WeightsError
 from anomalyncd.progress import Advance, Terminal
 from anomalyncd.run.folder import RunFolder
+from anomalyncd.run.stages import Stages
 
 EXCLUDED = ("combined",)  # images with several kinds of defect, which the paper leaves out
 T = TypeVar("T")
@@ -173,11 +174,13 @@ def _make(data: Path, out: Path, config: Config, limit: int | None, limit_normal
     normal = (
         [] if config.detect.name == "musc" else evenly(gather_normal(data / "train" / "good").samples, limit_normal)
     )
-    clock, config = Clock(), pinned(config)
+    clock = Clock()
     Dataset(items, folders=(data,)).check_outside(out)
     measured = out / "benchmark.json"
     with RunFolder(out).writing() as folder:
-        items, scores = make_maps(folder, items, config, clock, normal=normal)
+        stages = Stages(folder, config, clock)
+        config = stages.config
+        items, scores = make_maps(stages, items, normal=normal)
         resumed = "Anomaly maps" not in clock.seconds
         if not resumed:
             fit, maps = clock.seconds.get("Normal images", 0.0), clock.seconds["Anomaly maps"]

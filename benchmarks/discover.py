@@ -18,6 +18,7 @@ from common import machine
 from anomalyncd.config import make_config
 from anomalyncd.data import load_dataset
 from anomalyncd.discovery.model import make_vit
+from anomalyncd.discovery.results import assign
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.learn.bank import Crops, FreshViews
 from anomalyncd.learn.cluster import kmeans, ward
@@ -28,7 +29,6 @@ from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Terminal
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import RegionStore
-from anomalyncd.run.tables import assign
 
 PAPER = {"mtd": "0.829/0.863/0.841"}  # the paper's Table 14, ground-truth masks, ViT-B/8, AeBAD-S as base set
 
@@ -77,9 +77,7 @@ def one_data_set(data: Path, options: argparse.Namespace, work: Path) -> None:
                 ("Ward", ward(features, n_classes - 1)),
             ):
                 one_hot = np.eye(n_classes)[labels + 1]
-                result = assign(
-                    store.images, store.regions, one_hot, model.classes_, model.model_.names, model.model_.config.merge
-                )
+                result = assign(store.images, store.regions, one_hot, model.model_)
                 scores.setdefault(f"frozen {name}, {method}", []).append(score(truth, result.labels))
     print(f"| {'method':42s} | NMI           | ARI           | F1            |\n|---|---|---|---|")
     for name, values in sorted(scores.items(), key=lambda item: item[0]):

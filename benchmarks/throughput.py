@@ -36,7 +36,6 @@ from anomalyncd.data.gather import gather
 from anomalyncd.data.images import read_image
 from anomalyncd.demo import make_line
 from anomalyncd.discovery.classify import Prediction, joined
-from anomalyncd.discovery.maps import detect_again
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.grid import kept_patches, patch_means
 from anomalyncd.learn.features import dilate, focused, weighted_mean
@@ -45,6 +44,7 @@ from anomalyncd.progress import Terminal
 from anomalyncd.regions.extract import Extracted, _shrink_mask, shrink, solid
 from anomalyncd.regions.find import cut, cut_map, find_regions
 from anomalyncd.regions.records import ImageRecord, RegionRecord
+from anomalyncd.run.detector import read_detector
 
 ENGINES = ("local", "local-bf16", "onnx", "openvino", "openvino-bf16", "openvino-int8")
 
@@ -180,7 +180,7 @@ def straightforward(model: AnomalyNCD, run: Path, items: list[Sample], clock: Cl
     """The method as it is written, one thing after the other: id → label."""
     fitted, config = model.model_, model.model_.config
     vit, features, size = fitted.vit(), model.model_.config.features, model.model_.config.model.input_size
-    detector = detect_again(run, config) if config.detect.name else None
+    detector = read_detector(run, config) if config.detect.name else None
     block = vit.n_blocks - 2 if features.block is None else features.block
     grid = (size // vit.patch_size[0], size // vit.patch_size[1])
     labels: dict[str, int] = {}
@@ -250,8 +250,8 @@ def sweep(fitted, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     run = choose_run(counts, config.min_interval, config.rule)
     if run is not None:
         return masks[run.last] > 0, scores
-    if 0 < fitted.alarm <= scores.max():
-        return solid(scores >= fitted.alarm, config.erosion), scores
+    if 0 < fitted.cut_score <= scores.max():
+        return solid(scores >= fitted.cut_score, config.erosion), scores
     return np.zeros(values.shape, bool), scores
 
 

@@ -323,7 +323,7 @@ def test_not_fitted_yet(use: str, tmp_path: Path) -> None:
 
 
 def test_loading_what_is_no_run(tmp_path: Path, fitted: AnomalyNCD) -> None:
-    with pytest.raises(RunError, match=r"expected a finished run with model\.safetensors"):
+    with pytest.raises(RunError, match=r"expected a finished run with images\.csv"):
         AnomalyNCD.load(tmp_path)
     with pytest.raises(RunError, match="expected a finished run"):
         AnomalyNCD.load(tmp_path / "nowhere")
@@ -337,7 +337,7 @@ def test_loading_what_is_no_run(tmp_path: Path, fitted: AnomalyNCD) -> None:
     [
         ("model.safetensors", b"x" * 100, r"model\.safetensors: damaged, .*`discover`"),
         ("model.safetensors", b"", r"model\.safetensors: damaged"),
-        ("model.safetensors", None, r"expected a finished run with model\.safetensors"),
+        ("model.safetensors", None, r"expected a finished run with images\.csv"),
         ("images.csv", None, r"expected a finished run with images\.csv"),
         ("images.csv", b"image,label\na,1\n", r"images\.csv: .* has no column class_name"),
         ("regions.csv", None, r"regions\.csv"),

@@ -17,7 +17,7 @@ from anomalyncd.data.images import decode
 from anomalyncd.data.maps import StackRow, open_stack, read_row_names
 from anomalyncd.detect import load_detector
 from anomalyncd.discovery.model import DiscoveryModel, read_names
-from anomalyncd.discovery.relearn import read_corrections, read_state
+from anomalyncd.discovery.relearn import RunState
 from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.export.source import Results
 from anomalyncd.model.checkpoint import load_state_dict
@@ -25,6 +25,7 @@ from anomalyncd.review.schema import ActionRequest
 from anomalyncd.review.session import Session
 from anomalyncd.review.uncorrected import UncorrectedClasses
 from anomalyncd.run.evaluate import evaluate_run, read_labels
+from anomalyncd.run.finished import FinishedRun, read_corrections
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import RegionStore
 
@@ -212,12 +213,12 @@ def _evaluated(run: Path) -> object:
 
 
 def _exported(run: Path) -> object:
-    results = Results(run)
+    results = Results(FinishedRun(run))
     return [(image.name, image.label, len(list(results.masks(image)))) for image in results.images]
 
 
 def _state(run: Path) -> object:
-    return read_state(RunFolder(run), "cpu").labels.tolist()
+    return RunState.of(FinishedRun(run, device="cpu")).labels.tolist()
 
 
 def _review(run: Path) -> object:

@@ -127,8 +127,8 @@ def serve(shard: int) -> None:
     """Answer requests from stdin, one a line, until it is closed."""
     for module in MODULES:
         import_module(module)
-    for module in ("store", "update"):
-        import_module(f"anomalyncd.run.{module}").SHARD = shard  # type: ignore[attr-defined]
+    for module in ("run.store", "discovery.update"):
+        import_module(f"anomalyncd.{module}").SHARD = shard  # type: ignore[attr-defined]
     compiled = np.zeros((8, 8), np.float32)
     MEBin().fit([compiled]).binarize(compiled)
     answers = os.fdopen(os.dup(1), "w")

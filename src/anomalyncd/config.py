@@ -83,11 +83,11 @@ class FeatureConfig(Section):
     focus: float = Field(
         0.5,
         ge=0,
-        description="patches count e times less for each such share of the region's own span that its map lies below the "
-        "peak there; 0 = all under the mask alike",
+        description="weigh patches by the map: e times less for each such share of the region's own range of map values "
+        "that a patch lies below the region's peak; 0 = all patches under the mask alike",
     )
     views: int = Field(4, ge=1, le=8, description="quarter turns, then their mirror images, that are averaged")
-    center: bool = Field(True, description="take the mean of the fitted regions off")
+    center: bool = Field(True, description="subtract the mean of the fitted regions")
 
     @model_validator(mode="after")
     def _something(self) -> FeatureConfig:
@@ -104,7 +104,7 @@ class FeatureConfig(Section):
 class LearnConfig(Section):
     """How the network learns."""
 
-    start: Literal["clusters", "random"] = Field("clusters", description="where the heads begin")
+    start: Literal["clusters", "random"] = Field("clusters", description="what the heads start from")
     train_last_block: bool = Field(False, description="train the last block too; needs class_token")
     views: Literal["bank", "fresh", "auto"] = Field(
         "auto", description="random views for the last block's training; auto: bank on CPU, fresh on a GPU"
@@ -148,7 +148,7 @@ class Config(Section):
     """All settings of a run."""
 
     n_classes: Annotated[int, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
-        "auto", description="classes to find, normal counted; auto = as many as the data speak for"
+        "auto", description="classes to find, normal counted; auto = estimated from the data"
     )
     has_normal: bool = Field(True, description="whether images without a defect are expected")
     most_classes: int = Field(20, ge=2, le=200, description="most kinds of defect that auto considers")
@@ -179,6 +179,17 @@ class Config(Section):
         if self.n_classes != "auto" and self.has_normal and self.n_classes < 2:
             raise ValueError("n_classes counts the normal class, so it must be at least 2 (or set has_normal to false)")
         return self
+
+    def differences(self) -> dict[str, Any]:
+        """The settings in which this differs from its preset, nested; `make_config` of them is this again."""
+        mine, preset = self.model_dump(mode="json"), make_config(preset=self.preset).model_dump(mode="json")
+        out: dict[str, Any] = {"preset": self.preset} if self.preset != "fast" else {}
+        for name, value in mine.items():
+            if isinstance(value, dict):
+                value = {key: one for key, one in value.items() if one != preset[name][key]}
+            if value != preset[name] and value != {}:
+                out[name] = value
+        return out
 
     def to_yaml(self) -> str:
         """The whole configuration, readable and loadable again."""

@@ -8,26 +8,32 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.exceptions import NotFittedError
 
 from .config import Config, make_config
 from .data.dataset import Dataset
 from .data.gather import Base, Sources, gather, gather_base, gather_normal
 from .detect.base import Detector
 from .discovery.classify import Prediction, Predictor
-from .discovery.fit import Discover
-from .discovery.maps import detect_again
+from .discovery.fit import discover
 from .discovery.model import DiscoveryModel
 from .discovery.update import Update, update_run
 from .errors import RunError, SettingsError
 from .model.device import choose_device
 from .progress import Silent
-from .run.folder import IMAGES_TABLE, LOG, REGIONS_TABLE, RunFolder
+from .run.finished import FinishedRun
+from .run.folder import IMAGES_TABLE, LOG, RunFolder
 from .run.log import logging_to
-from .run.tables import Assignment, read_csv, read_history, read_results
+from .run.stages import Stages
 
 
-class AnomalyNCD:
-    """Discover defect classes in unlabelled images.
+class NotFitted(SettingsError, NotFittedError):  # type: ignore[misc]
+    """A model was asked for classes before it was fitted or loaded."""
+
+
+class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """Discover defect classes in unlabelled images; an estimator as scikit-learn has them.
 
     Parameters
     ----------
@@ -49,6 +55,7 @@ class AnomalyNCD:
     history_ : loss of each epoch
     seconds_ : stage → time that it took in this call; empty after `load`
     skipped_ : id → reason, for files that could not be read
+    run_ : the finished run, see `FinishedRun`; model_ : what it has learned
 
     Examples
     --------
@@ -79,8 +86,28 @@ class AnomalyNCD:
         self.random_state = random_state
         self.backbone = backbone
         self.device = device
-        self.progress = progress or Silent()
+        self.progress = progress
         self.settings = settings
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All arguments of the constructor; with `deep` also single settings of sections, as `learn__epochs`."""
+        params = {name: getattr(self, name) for name in self._get_param_names()} | self.settings
+        sections = {name: value for name, value in self.settings.items() if deep and isinstance(value, Mapping)}
+        return params | {
+            f"{name}__{key}": value for name, section in sections.items() for key, value in section.items()
+        }
+
+    def set_params(self, **params: Any) -> AnomalyNCD:
+        """Change arguments of the constructor, or single settings, as `learn__epochs=5`; `fit` checks them."""
+        for name, value in params.items():
+            section, _, key = name.partition("__")
+            if key:
+                self.settings = self.settings | {section: {**self.settings.get(section, {}), key: value}}
+            elif name in self._get_param_names():
+                setattr(self, name, value)
+            else:
+                self.settings = self.settings | {name: value}
+        return self
 
     def fit(
         self,
@@ -110,8 +137,8 @@ class AnomalyNCD:
         """
         made = detector if isinstance(detector, Detector) else None
         name = f"{type(made).__module__}:{type(made).__qualname__}" if made else detector
-        given = maps is not None or masks is not None
-        name = name or (None if given else self._set_detector)
+        if maps is None and masks is None and not (isinstance(images, Dataset) and not images.is_bare):
+            name = name or self._config().detect.name
         dataset = gather(images, maps, masks, bare=name is not None or normal is not None)
         if dataset.is_bare:
             name = name or ("musc" if normal is None else "patchcore")
@@ -121,21 +148,21 @@ class AnomalyNCD:
         if run is None:
             workspace = tempfile.TemporaryDirectory(prefix="anomalyncd-")  # goes with the estimator; `save` copies it
             run = workspace.name
-        path = Path(run)
+        path, progress = Path(run).absolute(), self.progress or Silent()
         dataset.check_outside(path, *normal_images.folders)
         with (
             RunFolder(path).writing() as folder,
-            logging_to(folder.place(LOG), self.progress, "AnomalyNCD.fit") as progress,
+            logging_to(folder.place(LOG), progress, "AnomalyNCD.fit") as log,
         ):
-            found = Discover(folder, config, progress)(dataset, labelled, normal_images.samples, made)
-        self._workspace, self._folder = workspace, path.absolute()
-        self.skipped_, self.history_, self.seconds_ = found.skipped, found.history, found.seconds
-        return self._set(found.model, found.result)
-
-    @property
-    def _set_detector(self) -> str | None:
-        detect = self.settings.get("detect")
-        return detect.get("name") if isinstance(detect, Mapping) else None
+            found = discover(
+                Stages(folder, config, log), dataset, base=labelled, normal=normal_images.samples, detector=made
+            )
+        self._workspace = workspace
+        self._set(FinishedRun(path, device=config.device), found.model)
+        self.probabilities_ = found.result.probabilities  # exact; those of the table have six digits
+        self.images_, self.regions_ = found.result.images, found.result.regions
+        self.skipped_, self.seconds_ = found.skipped, found.seconds
+        return self
 
     def predict(
         self, images: Sources | Dataset, *, maps: Sources | None = None, masks: Sources | None = None
@@ -151,43 +178,28 @@ class AnomalyNCD:
         masks: Sources | None = None,
         exclude: Collection[str] = (),
     ) -> Dataset:
-        """New images as this run needs them: with maps or masks, or bare where its detector makes maps."""
-        self._check_fitted()
-        return self.model_.gather(images, maps, masks, exclude)
-
-    @property
-    def detector_name(self) -> str | None:
-        """Of the detector that is stored with the run; None where maps or masks were given."""
-        self._check_fitted()
-        return self.model_.config.detect.name
+        """New images as this run needs them: with maps or masks, or bare where its own detector makes maps."""
+        return self._fitted.gather(images, maps, masks, exclude)
 
     def predictor(self, *, bare: bool = True) -> Predictor:
         """For callers that take the results of images a few at a time; bare : images come without maps and masks."""
-        self._check_fitted()
-        model = self.model_
-        detector = detect_again(self._folder, model.config) if bare and model.config.detect.name else None
-        return Predictor(model, model.extractor(self.progress.say), detector)
+        return self._fitted.predictor(bare=bare, progress=self.progress)
 
     def update(self, images: Sources | Dataset, *, maps: Sources | None = None, masks: Sources | None = None) -> Update:
         """Take new images in: known classes keep their numbers, unknown regions that are alike become new classes.
 
         Arguments as in `predict`. Afterwards `labels_` and all else are those of the old and the new images.
         """
-        dataset = self.gather(images, maps, masks)
-        dataset.check_outside(self._folder)
-        with logging_to(RunFolder(self._folder).place(LOG), self.progress, "AnomalyNCD.update") as progress:
-            found = update_run(self._folder, dataset, progress, device=self.device)
-        fresh = type(self).load(self._folder, device=self.device, progress=self.progress)
-        self.skipped_ = fresh.skipped_
-        self._set(
-            fresh.model_, Assignment(fresh.labels_, fresh.probabilities_, fresh.classes_, fresh.images_, fresh.regions_)
-        )
+        dataset, run = self.gather(images, maps, masks), self._fitted
+        dataset.check_outside(run.path)
+        with logging_to(run.folder.place(LOG), self.progress or Silent(), "AnomalyNCD.update") as progress:
+            found = update_run(run.path, dataset, progress, device=self.device)
+        self._set(FinishedRun(run.path, device=self.device))
         return found
 
     def save(self, path: str | Path) -> None:
         """Write the whole run to a folder, in the place of a run that may be there."""
-        self._check_fitted()
-        target, source = Path(path), self._folder.resolve()
+        target, source = Path(path), self._fitted.path.resolve()
         if target.resolve() == source:
             return
         if target.resolve().is_relative_to(source) or source.is_relative_to(target.resolve()):
@@ -198,49 +210,40 @@ class AnomalyNCD:
     @classmethod
     def load(cls, path: str | Path, *, device: str = "auto", progress: Silent | None = None) -> AnomalyNCD:
         """Read a folder that `save` or `discover` wrote."""
-        folder = Path(path)
         choose_device(device)
-        model = DiscoveryModel.read(folder, device=device)
-        images, manifest = read_results(folder)
-        regions = read_csv(folder / REGIONS_TABLE)
-        failed = manifest[manifest["status"] == "skipped"]
-        self = cls.from_config(model.config, progress=progress)
-        self._folder = folder.absolute()
-        self.skipped_ = dict(zip(failed["image"], failed["message"], strict=True))
-        self.history_, self.seconds_ = read_history(folder), {}
+        run = FinishedRun(Path(path).absolute(), device=device)
+        self = cls(progress=progress, **run.model.config.differences())
+        return self._set(run)
+
+    def _set(self, run: FinishedRun, model: DiscoveryModel | None = None) -> AnomalyNCD:
+        """Be fitted as the run is; model : what the run has learned, where it is at hand."""
+        if model is not None:
+            run.model = model
+        self.run_, self.model_, self.classes_ = run, run.model, run.model.classes
+        self.images_, self.regions_, self.skipped_, self.history_ = run.images, run.regions, run.skipped, run.history
+        self.seconds_ = {}
         try:
-            probabilities = images[[f"p_{k}" for k in model.classes.tolist()]].to_numpy(np.float64)
-            labels = images["label"].to_numpy(np.int64)
+            self.probabilities_ = run.images[[f"p_{k}" for k in self.classes_.tolist()]].to_numpy(np.float64)
+            self.labels_ = run.images["label"].to_numpy(np.int64)
         except (KeyError, ValueError) as error:
-            raise RunError(f"{folder / IMAGES_TABLE}: does not fit the model beside it ({error}).") from error
-        return self._set(model, Assignment(labels, probabilities, model.classes, images, regions))
-
-    @classmethod
-    def from_config(cls, config: Config, *, progress: Silent | None = None) -> AnomalyNCD:
-        """An estimator with all settings of a configuration."""
-        own = ("n_classes", "preset", "has_normal", "random_state", "device")
-        settings = config.model_dump(mode="json", exclude=set(own))
-        return cls(progress=progress, **{name: getattr(config, name) for name in own}, **settings)
-
-    def _set(self, model: DiscoveryModel, result: Assignment) -> AnomalyNCD:
-        self.model_ = model
-        self.labels_, self.probabilities_, self.classes_ = result.labels, result.probabilities, model.classes
-        self.images_, self.regions_ = result.images, result.regions
+            raise RunError(f"{run.path / IMAGES_TABLE}: does not fit the model beside it ({error}).") from error
         return self
 
-    def _config(self, chosen: Mapping[str, Any]) -> Config:
+    def _config(self, *chosen: Mapping[str, Any]) -> Config:
         number = isinstance(self.n_classes, int | np.integer) and not isinstance(self.n_classes, bool)
         if not number and self.n_classes != "auto":
             raise SettingsError(
                 f'n_classes must be a whole number, the normal class counted, or "auto", but got {self.n_classes!r}.'
             )
-        given: dict[str, Any] = {
-            "n_classes": int(self.n_classes) if number else "auto", "has_normal": self.has_normal,
-            "random_state": self.random_state, "device": self.device,
-        }  # fmt: skip
+        own: dict[str, Any] = {
+            "n_classes": int(self.n_classes) if number else "auto",
+            **{name: getattr(self, name) for name in ("has_normal", "random_state", "device")},
+        }
         backbone = {"model": {"backbone": self.backbone}} if self.backbone else {}
-        return make_config(self.settings, given, backbone, chosen, preset=self.preset)
+        return make_config(self.settings, own, backbone, *chosen, preset=self.preset)
 
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "model_"):
-            raise SettingsError("this model is not fitted yet: call fit(images, maps=…) or load(folder) first.")
+    @property
+    def _fitted(self) -> FinishedRun:
+        if not hasattr(self, "run_"):
+            raise NotFitted("this model is not fitted yet: call fit(images, maps=…) or load(folder) first.")
+        return self.run_

@@ -31,6 +31,9 @@ class Silent:
     def warn(self, text: str) -> None:
         """One line about something that may be wrong."""
 
+    def note(self, text: str) -> None:
+        """One line for the run's log only."""
+
 
 class Terminal(Silent):
     """Progress bars and lines through rich, on standard error, so that standard output stays a result.

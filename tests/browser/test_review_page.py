@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from anomalyncd.discovery.model import read_names
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.tables import read_csv
 
 
@@ -204,7 +205,7 @@ def test_the_page_fits_the_screen(browser: Any, address: str, tmp_path: Path, wi
 
 def test_the_report_opens_offline(page: Any, run: Path, tmp_path: Path):
     write_report = pytest.importorskip("anomalyncd.report.html").write_report
-    write_report(run)
+    write_report(FinishedRun(run))
     page.context.set_offline(True)
     page.goto((run / "report.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280

@@ -17,8 +17,8 @@ from anomalyncd.data.gather import gather
 from anomalyncd.data.maps import StackRow
 from anomalyncd.errors import BadFileError
 from anomalyncd.regions.extract import is_readable
-from anomalyncd.report.stored import StoredPictures
-from anomalyncd.run.store import fingerprint
+from anomalyncd.run.finished import FinishedRun
+from anomalyncd.run.stages import fingerprint
 
 MAPS = np.linspace(0, 1, 3 * 8 * 8, dtype=np.float32).reshape(3, 8, 8)
 
@@ -84,7 +84,7 @@ def test_pictures_find_the_rows_of_a_stack_again(tmp_path: Path, images: Path) -
     np.save(tmp_path / "maps.npy", MAPS)
     settings = {"backbone": "tiny", "features": {"views": 1}, "learn": {"epochs": 1}, "binarize": {"method": "otsu"}}
     AnomalyNCD(2, **settings).fit(images, maps=tmp_path / "maps.npy", run=tmp_path / "run")
-    pictures = StoredPictures(tmp_path / "run")
+    pictures = FinishedRun(tmp_path / "run")
     for name, expected in zip(("crack/0.png", "crack/1.png", "good/0.png"), MAPS, strict=True):
         np.testing.assert_array_equal(pictures.map(name), expected)
     odd = tmp_path / "one.npy[1]"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from anomalyncd.data import images
-from anomalyncd.data.images import IMAGE_SUFFIXES, read_image
+from anomalyncd.data.images import IMAGE_SUFFIXES, begins_as_image, read_image
 from anomalyncd.errors import BadFileError
 
 RNG = np.random.default_rng(0)
@@ -340,6 +340,14 @@ def test_threads_leave_pillow_and_warnings_as_they_were(tmp_path: Path) -> None:
         thread.join()
     assert limit == Image.MAX_IMAGE_PIXELS
     assert warnings.filters == filters
+
+
+def test_what_begins_as_an_image(tmp_path: Path) -> None:
+    for suffix in IMAGE_SUFFIXES:
+        assert begins_as_image(save(tmp_path / f"a{suffix}", Image.fromarray(RGB)))
+    (tmp_path / "letter.png").write_text("Dear")
+    (tmp_path / "empty.png").touch()
+    assert not any(begins_as_image(tmp_path / name) for name in ("letter.png", "empty.png", "gone.png", "."))
 
 
 def test_suffixes() -> None:

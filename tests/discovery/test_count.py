@@ -11,7 +11,7 @@ import pytest
 
 from anomalyncd import AnomalyNCD
 from anomalyncd.assign import count as assign_count
-from anomalyncd.discovery import count as module
+from anomalyncd.discovery import learning as module
 from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.discovery.relearn import relearn
 from anomalyncd.run.tables import read_csv

@@ -250,7 +250,7 @@ def test_weak_regions_count_where_too_few_are_strong() -> None:
             cv2.GaussianBlur(mask * np.float32(1.0 if index < 2 else 0.15), (9, 9), 0) + np.float32(index / 1000)
         )
     model = AnomalyNCD(4, **TINY).fit(images, maps=maps)
-    assert model.model_.gate == 0 and (model.labels_[:6] > 0).all()
+    assert model.model_.least_score == 0 and (model.labels_[:6] > 0).all()
 
 
 def test_a_picture_that_cannot_be_drawn_fails_no_run(

@@ -13,7 +13,7 @@ from pycocotools.coco import COCO
 
 from anomalyncd import AnomalyNCD
 from anomalyncd.export import export_run
-from anomalyncd.report.stored import StoredPictures
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.tables import read_csv
 from export.scenes import LABELS, NAMES, SCENES, expected_masks
 
@@ -70,7 +70,7 @@ def test_maps_smaller_than_their_images(tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = {"backbone": "tiny", "features": {"views": 1}, "learn": {"epochs": 1}}
     AnomalyNCD(2, has_normal=False, **settings).fit(images, maps=maps, run=run)
-    coco, stored, regions = load(run, tmp_path / "out"), StoredPictures(run), read_csv(run / "regions.csv")
+    coco, stored, regions = load(run, tmp_path / "out"), FinishedRun(run), read_csv(run / "regions.csv")
     assert len(coco.getAnnIds()) == len(regions) > len(images)
     for image in coco.loadImgs(coco.getImgIds()):
         annotations = coco.loadAnns(coco.getAnnIds(image["id"]))

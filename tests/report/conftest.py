@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anomalyncd.binarize.prepare import binarizer_for
+from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
+from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import file_stem
+from anomalyncd.run.tables import REGION_COLUMNS, to_csv
 
 MakeRun = Callable[..., tuple[Path, list[Sample]]]
 NAMES = {0: "normal", 1: "Riß/Öl: 3 µm"}
@@ -38,7 +41,7 @@ def make_run(tmp_path: Path) -> MakeRun:
 
     def make(n_images: int = 20, maps: str = "own") -> tuple[Path, list[Sample]]:
         run = tmp_path / "run"
-        items = []
+        items, all_places = [], []
         for index in range(n_images):
             image, values, mask = picture(index)
             item = Sample(f"folder/{index:03d}.png", tmp_path / "images" / f"{index:03d}.png")
@@ -49,6 +52,7 @@ def make_run(tmp_path: Path) -> MakeRun:
                 "mirrored": run / f"maps/folder/{index:03d}.npy",
                 "given": tmp_path / f"maps/{index:03d}.npy",
             }
+            all_places.append(places)
             mask_file = run / f"masks/{stem}.png"
             for path in (item.image, mask_file, *(places[kind] for kind in places if kind == maps)):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,15 +75,21 @@ def make_run(tmp_path: Path) -> MakeRun:
             }
         )
         manifest = images[["image"]].assign(
-            status="ok", height=64, width=64, n_regions=defect.astype(int), score=np.where(defect, 0.9, 0.1), message=""
-        )
+            status="ok", height=64, width=64, n_regions=defect.astype(int), score=np.where(defect, 0.9, 0.1), message="",
+            map=[places[maps].relative_to(run).as_posix() if maps in ("own", "mirrored") else "" for places in all_places],
+        )  # fmt: skip
+        config = make_config({"n_classes": 2, "binarize": {"min_map_size": 64, "erosion": 2}})
+        model = DiscoveryModel(config)
+        if maps != "none":
+            model.binarizer = binarizer_for(config.binarize, has_normal=True)
+            model.binarizer.low_, model.binarizer.high_ = 0.1, 1.1
         folder = RunFolder(run)
         folder.finish("learn", "")
-        folder.write_text("images.csv", images.to_csv(index=False))
-        folder.write_text("manifest.csv", manifest.to_csv(index=False))
-        folder.write_text("config.yaml", "n_classes: 2\nbinarize:\n  min_map_size: 64\n  erosion: 2\n")
-        if maps != "none":
-            folder.write_text("range.json", json.dumps({"low": 0.1, "high": 1.1}))
+        folder.write_text("images.csv", to_csv(images))
+        folder.write_text("regions.csv", to_csv(pd.DataFrame(columns=REGION_COLUMNS)))
+        folder.write_text("manifest.csv", to_csv(manifest))
+        folder.write_text("config.yaml", config.to_yaml())
+        folder.write("model.safetensors", model.pack())
         return run, items
 
     return make

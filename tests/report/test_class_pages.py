@@ -16,7 +16,19 @@ from anomalyncd.errors import RunError
 from anomalyncd.report import classes
 from anomalyncd.report.classes import _choose, _safe, draw_class_sheets
 from anomalyncd.report.overlay import OUTLINE
-from anomalyncd.report.page import HEADER, MARGIN, PAIR_GAP, PAIR_WIDTH, SECTION, SIDE, WIDTH, class_page, make_pair
+from anomalyncd.report.page import (
+    HEADER,
+    MARGIN,
+    PAIR_GAP,
+    PAIR_WIDTH,
+    SECTION,
+    SIDE,
+    WIDTH,
+    Pair,
+    class_page,
+    make_tiles,
+)
+from anomalyncd.run.finished import FinishedRun
 
 
 def tiles(page: Any, row: int = 0, column: int = 0) -> tuple[Any, Any]:
@@ -38,7 +50,7 @@ def read(path: Path) -> Any:
 @pytest.mark.parametrize("maps", ["own", "mirrored", "given"])
 def test_a_page_a_class_with_map_and_mask(make_run: Any, maps: str) -> None:
     run, items = make_run(maps=maps)
-    pages = draw_class_sheets(run, items)
+    pages = draw_class_sheets(FinishedRun(run, given=items))
     assert [page.name for page in pages] == ["class_0_normal.png", "class_1_Riß_Öl_3_µm.png"]
     assert all(page.parent == run / "pictures" for page in pages)
     assert not list(run.rglob("*.partial"))
@@ -57,7 +69,7 @@ def test_a_page_a_class_with_map_and_mask(make_run: Any, maps: str) -> None:
 
 def test_without_maps_only_the_mask_is_drawn(make_run: Any) -> None:
     run, items = make_run(maps="none")
-    _, page = draw_class_sheets(run, items)
+    _, page = draw_class_sheets(FinishedRun(run, given=items))
     plain, painted = tiles(read(page))
     changed = (plain != painted).any(axis=-1)
     assert outlined(painted).any()
@@ -66,18 +78,20 @@ def test_without_maps_only_the_mask_is_drawn(make_run: Any) -> None:
 
 def test_images_that_are_gone_or_damaged_are_said(make_run: Any) -> None:
     run, items = make_run()
-    whole = [read(page) for page in draw_class_sheets(run, items)]
+    whole = [read(page) for page in draw_class_sheets(FinishedRun(run, given=items))]
     items[0].image.unlink()
     items[1].image.write_bytes(b"no image")
     (run / "maps/000/000001_folder_001.npy").unlink()
     (run / "masks/000/000001_folder_001.png").write_bytes(b"")
-    page = read(draw_class_sheets(run, items)[1])
+    page = read(draw_class_sheets(FinishedRun(run, given=items))[1])
     for column in (0, 1):
         assert (tiles(page, column=column)[0] != tiles(whole[1], column=column)[0]).any()
         assert (tiles(page, column=column)[0] < 160).any()  # words
     assert outlined(tiles(page)[1]).any() and not outlined(tiles(page, column=1)[1]).any()
     np.testing.assert_array_equal(tiles(page, column=2)[1], tiles(whole[1], column=2)[1])
-    np.testing.assert_array_equal(read(draw_class_sheets(run)[1])[HEADER:][:SECTION], page[HEADER:][:SECTION])
+    np.testing.assert_array_equal(
+        read(draw_class_sheets(FinishedRun(run))[1])[HEADER:][:SECTION], page[HEADER:][:SECTION]
+    )
 
 
 def test_surest_first_and_least_sure_last(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +101,12 @@ def test_surest_first_and_least_sure_last(make_run: Any, monkeypatch: pytest.Mon
     table.to_csv(run / "manifest.csv", index=False)
     shown = []
 
-    def keep(title: str, subtitle: str, sections: Any, **_: Any) -> Any:
+    def keep(title: str, subtitle: str, sections: Any, scale: Any) -> Any:
         shown.append((subtitle, [(heading, [(p.name, p.note) for p in pairs]) for heading, pairs in sections]))
         return np.zeros((4, 4, 3), np.uint8)
 
     monkeypatch.setattr(classes, "class_page", keep)
-    draw_class_sheets(run, items)
+    draw_class_sheets(FinishedRun(run, given=items))
     (_, normal), (subtitle, defect) = shown
     assert subtitle.startswith("24 images · 24 regions · probability 0.") and "at least 0.430" in subtitle
     (first, surest), (last, least) = defect
@@ -119,7 +133,7 @@ def test_pages_of_earlier_classes_go_and_other_files_stay(make_run: Any) -> None
     (run / "pictures").mkdir()
     (run / "pictures/class_7_old.png").touch()
     (run / "pictures/binarizers.png").touch()
-    pages = draw_class_sheets(run, items)
+    pages = draw_class_sheets(FinishedRun(run, given=items))
     assert set((run / "pictures").iterdir()) == {*pages, run / "pictures/binarizers.png"}
 
 
@@ -140,21 +154,20 @@ def test_class_names_are_safe_as_file_names(name: str, safe: str) -> None:
 
 def test_a_folder_that_is_no_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"expected a finished run"):
-        draw_class_sheets(tmp_path)
+        draw_class_sheets(FinishedRun(tmp_path))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 700), (700, 1), (3000, 20), (37, 41)])
 def test_any_shape_fits_its_tile(size: tuple[int, int]) -> None:
     image = np.full((*size, 3), 50, np.uint8)
-    pair = make_pair("a", "", image, np.ones((3, 7)), np.ones((2, 2), bool), low=0, high=1)
-    assert [tile.shape for tile in pair.tiles] == [(SIDE, SIDE, 3)] * 2
-    assert (pair.tiles[0] == 50).all(axis=-1).any() and outlined(pair.tiles[1]).any()
+    plain, painted = make_tiles(image, np.ones((3, 7)), np.ones((2, 2), bool), (0, 1))
+    assert plain.shape == painted.shape == (SIDE, SIDE, 3)
+    assert (plain == 50).all(axis=-1).any() and outlined(painted).any()
 
 
 def test_long_texts_stay_in_their_place() -> None:
-    image = np.full((9, 9, 3), 50, np.uint8)
-    short = make_pair("", "", image, None, None, low=0, high=1)
-    long = make_pair("folder/" * 90 + "name.png", "words " * 200, image, None, None, low=0, high=1)
+    both = make_tiles(np.full((9, 9, 3), 50, np.uint8), None, None, None)
+    short, long = Pair("", "", both), Pair("folder/" * 90 + "name.png", "words " * 200, both)
     plain, wordy = (
         class_page("t" * n, "s" * n, [("All", [p, short])], scale=(0, 1)) for n, p in ((0, short), (900, long))
     )

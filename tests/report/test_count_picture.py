@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 from anomalyncd.assign import count as assign_count
 from anomalyncd.assign.count import CountEstimate, estimate_count
 from anomalyncd.report.count import draw_count
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
 
 
@@ -36,14 +36,20 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return saved
 
 
+def finish(run: Path) -> RunFolder:
+    folder = RunFolder(run)
+    folder.finish("learn", "")
+    folder.write_text("images.csv", "")
+    return folder
+
+
 def write(run: Path, found: CountEstimate, **changes: Any) -> None:
-    run.mkdir(exist_ok=True)
-    (run / "count.json").write_text(json.dumps({**found.to_json_dict(), "normal": 1, **changes}))
+    finish(run).write_json("count.json", {**found.to_json_dict(), "normal": 1, **changes})
 
 
 def test_the_choice_is_marked_where_the_score_says(found: CountEstimate, figures: list[Figure], tmp_path: Path) -> None:
     write(tmp_path / "run", found)
-    path = draw_count(tmp_path / "run")
+    path = draw_count(FinishedRun(tmp_path / "run"))
     assert path == tmp_path / "run" / "pictures" / "count.png"
     picture = cv2.imread(str(path))
     assert picture is not None and min(picture.shape[:2]) > 300 and picture.std() > 10
@@ -63,20 +69,19 @@ def test_one_class_has_no_mark_among_the_candidates(
     found: CountEstimate, figures: list[Figure], tmp_path: Path
 ) -> None:
     write(tmp_path / "run", found, count=1, low=1, high=1)
-    assert draw_count(tmp_path / "run") is not None
+    assert draw_count(FinishedRun(tmp_path / "run")) is not None
     assert all(len(line.get_xdata()) > 1 for line in figures[0].axes[0].lines)
 
 
 def test_nothing_is_drawn_where_nothing_was_estimated(tmp_path: Path) -> None:
-    with RunFolder(tmp_path / "run").writing():
-        pass
-    assert draw_count(tmp_path / "run") is None
+    finish(tmp_path / "run")
+    assert draw_count(FinishedRun(tmp_path / "run")) is None
     few = estimate_count(np.eye(3, dtype=np.float32), most=5)
     write(tmp_path / "run", few)
-    assert draw_count(tmp_path / "run") is None and not (tmp_path / "run" / "pictures").exists()
+    assert draw_count(FinishedRun(tmp_path / "run")) is None and not (tmp_path / "run" / "pictures").exists()
 
 
 def test_one_candidate_only(found: CountEstimate, tmp_path: Path) -> None:
     first = {name: values[:1] for name, values in found.to_json_dict().items() if isinstance(values, list)}
     write(tmp_path / "run", found, **first, count=2, low=2, high=2)
-    assert draw_count(tmp_path / "run") is not None
+    assert draw_count(FinishedRun(tmp_path / "run")) is not None

@@ -25,8 +25,9 @@ from anomalyncd.learn.features import FeatureSpace
 from anomalyncd.metrics import evaluate
 from anomalyncd.regions.extract import Extracted
 from anomalyncd.regions.records import RegionRecord
-from anomalyncd.report import cards, embed, html, lists, source
+from anomalyncd.report import cards, html, lists, source
 from anomalyncd.report.html import write_report
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import _pack, file_stem
 from anomalyncd.run.tables import to_csv
@@ -150,7 +151,7 @@ class Page(HTMLParser):
 
 
 def report(run: Path, **options: Any) -> Page:
-    path = write_report(run, **options)
+    path = write_report(FinishedRun(run), **options)
     assert path == run / "report.html" and not list(run.rglob("*.partial"))
     page = Page(path.read_text(encoding="utf-8"))
     check(page)
@@ -272,14 +273,16 @@ def test_images_in_a_class_of_another_label_are_shown_by_pairs(tmp_path: Path) -
     for row, label in ((0, "dent"), (1, "good"), (4, "scratch"), (7, "scratch")):  # rows of classes 0, 1, 1, 1
         images.loc[row, "true_label"] = label
     (run / "images.csv").write_text(to_csv(images))
-    found = source.ReportSource(run)
+    found = source.ReportSource(FinishedRun(run))
     told = html.evaluation(found)
     assert told is not None
     listed = lists.mistakes(found, told)
-    assert [(m.label, m.look.label, m.kind, m.images.total) for m in listed] == [
+    assert [(label, look.label, kind, images.total) for label, look, kind, images in listed] == [
         ("scratch", 1, "confused", 2), ("dent", 0, "missed", 1), ("good", 1, "false alarm", 1)
     ]  # fmt: skip
-    assert "2 scratch in dent (confused)" in " ".join(write_report(run).read_text(encoding="utf-8").split())
+    assert "2 scratch in dent (confused)" in " ".join(
+        write_report(FinishedRun(run)).read_text(encoding="utf-8").split()
+    )
 
 
 def test_unknown_and_uncertain_images_are_listed(tmp_path: Path) -> None:
@@ -291,7 +294,7 @@ def test_unknown_and_uncertain_images_are_listed(tmp_path: Path) -> None:
     regions.loc[0, ["label", "class_name"]] = [-1, "unknown"]
     for name, table in (("images", images), ("regions", regions)):
         table.to_csv(run / f"{name}.csv", index=False)
-    made = html.ReportSource(run)
+    made = html.ReportSource(FinishedRun(run))
     assert [shot.title[-7:] for shot in lists.unknown(made).shots] == ["001.png", "002.png"]
     assert lists.unknown(made).shots[1].lines == ("scratch (0.80)", "unknown 0.60")
     unsure = lists.uncertain(made)
@@ -303,7 +306,7 @@ def test_unknown_and_uncertain_images_are_listed(tmp_path: Path) -> None:
 def test_long_lists_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path, 30, n_regions=2, n_skipped=30)
     monkeypatch.setattr(lists, "MOST", 4)
-    monkeypatch.setattr(lists, "MOST_SKIPPED", 5)
+    monkeypatch.setattr(html, "MOST_SKIPPED", 5)
     page = report(run, attention=False)
     assert "4 of 20 are shown" in page.text and "The first 5 of 30" in page.text and "Attention" not in page.words
 
@@ -321,40 +324,40 @@ def _small_album(original: type[html.ReportSource]) -> type[html.ReportSource]:
     class Small(original):  # type: ignore[misc, valid-type]
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            self.album = embed.Album(limit=20_000)
+            self.album = source.Album(limit=20_000)
 
     return Small
 
 
 def test_the_same_run_gives_the_same_file(tmp_path: Path) -> None:
     run = make_run(tmp_path, 24)
-    first = write_report(run).read_bytes()
-    assert write_report(run).read_bytes() == first
+    first = write_report(FinishedRun(run)).read_bytes()
+    assert write_report(FinishedRun(run)).read_bytes() == first
 
 
 def test_an_earlier_report_outlives_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path, 3)
-    before = write_report(run, attention=False).read_bytes()
+    before = write_report(FinishedRun(run), attention=False).read_bytes()
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_report(run, attention=False)
+        write_report(FinishedRun(run), attention=False)
     assert (run / "report.html").read_bytes() == before and not list(run.glob("*.partial"))
 
 
 def test_settings_that_differ_come_first(tmp_path: Path) -> None:
     run = make_run(tmp_path, 3)
-    changed, others = html.run_settings(run)
-    assert {setting.name: (setting.value, setting.default) for setting in changed} == {
+    changed, others = html.run_settings(FinishedRun(run).config)
+    assert {name: (value, default) for name, value, default in changed} == {
         "n_classes": ("3", "auto"),
         "crop.size": ("32", "224"),
         "model.backbone": ("tiny", "auto"),
         "model.input_size": ("32", "224"),
     }
-    assert "learn.epochs" in [setting.name for setting in others]
+    assert "learn.epochs" in [name for name, *_ in others]
 
 
 def test_command_and_its_errors(tmp_path: Path) -> None:
@@ -363,7 +366,7 @@ def test_command_and_its_errors(tmp_path: Path) -> None:
     assert f"{run / 'report.html'} (0." in said and "Next: anomalyncd review" in said
     assert "Attention" not in Page((run / "report.html").read_text(encoding="utf-8")).words
     with pytest.raises(RunError, match="expected a finished run"):
-        write_report(tmp_path)
+        write_report(FinishedRun(tmp_path))
 
 
 def test_text_stands_out_on_both_pages() -> None:

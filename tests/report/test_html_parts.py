@@ -1,4 +1,4 @@
-"""What the report is put together from, each against a slow and obvious way, or by hand."""
+"""What the report is put together from (charts, cards, class map, attention), each against a slow and obvious way."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 from anomalyncd.report import charts
 from anomalyncd.report.attention import class_attention
 from anomalyncd.report.cards import choose
-from anomalyncd.report.classmap import MARGIN, SIDE, project, subsample
-from anomalyncd.report.embed import sprite
-from anomalyncd.report.source import _outline
+from anomalyncd.report.classmap import MARGIN, SIDE, project, sprite, subsample
+from anomalyncd.report.source import outline
 
 
 @pytest.mark.parametrize("guidance", ["none", "all", "patch", "class"])
@@ -118,15 +117,15 @@ def test_of_equally_sure_regions_the_typical_come_first() -> None:
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
 def test_every_probability_is_in_a_bar(values: list[float]) -> None:
     chart = charts.confidence(values)
-    assert sum(int(bar.title.rpartition(" ")[2]) for bar in chart.bars) == len(values)
-    assert all(bar.x >= 0 and bar.x + bar.width <= charts.WIDTH for bar in chart.bars)
-    assert all(bar.y + bar.height == pytest.approx(charts.HEIGHT, abs=0.11) for bar in chart.bars)
+    assert sum(int(title.rpartition(" ")[2]) for *_, title in chart.bars) == len(values)
+    assert all(x >= 0 and x + width <= charts.WIDTH for x, _, width, *_ in chart.bars)
+    assert all(y + height == pytest.approx(charts.HEIGHT, abs=0.11) for _, y, _, height, _ in chart.bars)
 
 
 @given(st.lists(st.floats(0.01, 1e8), min_size=1, max_size=50))
 def test_every_area_is_in_a_bar(values: list[float]) -> None:
     chart = charts.area(values, min(values), max(values))
-    assert sum(int(bar.title.rpartition(" ")[2]) for bar in chart.bars) == len(values)
+    assert sum(int(title.rpartition(" ")[2]) for *_, title in chart.bars) == len(values)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=400), st.floats(0.01, 100))
@@ -152,7 +151,7 @@ def test_each_part_of_a_mask_has_the_colour_of_its_region() -> None:
     mask[5:15, 5:15] = mask[30:50, 40:80] = True
     picture = np.full((60, 90, 3), 90, np.uint8)
     boxes = np.array([[40.0, 30, 40, 20], [5, 5, 10, 10]])
-    _outline(picture, mask, boxes, ["#ff0000", "#00ff00"])
+    outline(picture, mask, boxes, ["#ff0000", "#00ff00"])
     red, green = ((picture == colour).all(axis=2) for colour in ((255, 0, 0), (0, 255, 0)))
     assert red.any() and green.any() and not red[:20].any() and not green[24:].any()
     assert (picture[8:12, 8:12] == 90).all() and (picture[36:44, 46:74] == 90).all()  # the defect stays visible
@@ -160,7 +159,7 @@ def test_each_part_of_a_mask_has_the_colour_of_its_region() -> None:
 
 def test_the_sprite_holds_every_tile() -> None:
     tiles = [np.full((2, 2, 3), number, np.uint8) for number in range(7)]
-    sheet, columns = sprite(tiles, 2)
+    sheet, columns = sprite(tiles)
     for number in range(7):
         y, x = divmod(number, columns)
         assert (sheet[2 * y : 2 * y + 2, 2 * x : 2 * x + 2] == number).all()

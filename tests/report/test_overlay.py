@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from anomalyncd.errors import DataError
 from anomalyncd.report.overlay import OUTLINE, OUTLINE_EDGE, heat, overlay, resized_mask
 
 
@@ -141,16 +140,3 @@ def test_resizing_a_mask_loses_no_part_and_invents_none(mask: Any, size: tuple[i
 def test_any_sizes_and_values(image: Any, values: Any, mask: Any, ends: tuple[float, float]) -> None:
     shown = overlay(image, values, mask, low=min(ends), high=max(ends))
     assert shown.shape == image.shape and shown.dtype == np.uint8
-
-
-@pytest.mark.parametrize("image", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)])
-def test_a_wrong_image_is_said(image: Any) -> None:
-    with pytest.raises(DataError, match=r"image \(H, W, 3\) uint8"):
-        overlay(image, None, None, low=0, high=1)
-
-
-def test_a_wrong_map_or_mask_is_said() -> None:
-    with pytest.raises(DataError, match="anomaly map"):
-        overlay(grey(), np.zeros((2, 2, 1)), None, low=0, high=1)
-    with pytest.raises(DataError, match="mask"):
-        overlay(grey(), None, np.zeros((0, 2), bool), low=0, high=1)

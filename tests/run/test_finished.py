@@ -12,6 +12,7 @@ from anomalyncd import AnomalyNCD
 from anomalyncd.data.gather import gather
 from anomalyncd.errors import RunError
 from anomalyncd.run.finished import FinishedRun
+from anomalyncd.run.folder import RunFolder
 from scenes import KINDS, TINY, fit, write_scenes
 
 
@@ -100,3 +101,17 @@ def test_damage_is_one_clear_line(run: Path, damage: object, words: str) -> None
 def test_a_link_to_a_run_is_a_run(made: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(made, target_is_directory=True)
     assert len(FinishedRun(tmp_path / "link").images) == len(KINDS)
+
+
+def test_history_and_tables_of_a_run_that_learned_nothing(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).writing():
+        pass
+    (tmp_path / "images.csv").write_text("image,label,class_name\na,1,x\n")
+    with pytest.raises(RunError, match=r"manifest\.csv"):
+        _ = FinishedRun(tmp_path).images
+    (tmp_path / "manifest.csv").write_text("a\n1\n")
+    with pytest.raises(RunError, match=r"manifest\.csv: expected the table of a run, but it has no column image"):
+        _ = FinishedRun(tmp_path).images
+    assert FinishedRun(tmp_path).history == []
+    (tmp_path / "loss.csv").write_text("epoch,loss\n0,1.5\n1,0.25\n")
+    assert FinishedRun(tmp_path).history == [{"epoch": 0, "loss": 1.5}, {"epoch": 1, "loss": 0.25}]

@@ -1,4 +1,4 @@
-"""The run folder: whole files, one writer, stages, and no harm to what is not ours."""
+"""The run folder and its log: whole files, one writer, stages, and no harm to what is not ours."""
 
 from __future__ import annotations
 
@@ -64,6 +64,35 @@ def test_damaged_stages_mean_that_nothing_is_done(run: RunFolder, content: bytes
     run.start("regions", "abc")
     run.finish("regions", "abc")
     assert run.is_done("regions", "abc")
+
+
+@pytest.mark.parametrize("name", ["..", "../x", "a/../../x", "a/..", "/", "/etc/passwd", "a\0b"])
+def test_a_name_that_leads_out_is_refused(name: str, run: RunFolder) -> None:
+    for use in (run.place, run.remove, lambda name: run.write(name, b""), lambda name: run.commit({name: b""})):
+        with pytest.raises(RunError, match="expected the name of a file inside the run"):
+            use(name)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b.c", "..a", "a..b/...", "größe/缺陷 1.png", "a/" + "n" * 300])
+def test_other_names_are_places_in_the_run(name: str, run: RunFolder) -> None:
+    assert run.place(name) == run.path / name and not run.place(name).exists()
+
+
+def test_files_in_order_without_exports_and_what_is_half_written(run: RunFolder) -> None:
+    for name in ("b/2", "b/1", "a", "tokens/export/x", "export/csv/x", "x.partial/y", "c/x.partial"):
+        run.put(name, b"")
+    assert list(run.files()) == [".lock", "a", "b/1", "b/2", "c/x.partial", "stages.json", "tokens/export/x"]
+    assert list(run.files("b")) == ["b/1", "b/2"] and list(run.files("nowhere")) == []
+
+
+def test_what_is_put_takes_the_place_of_what_was_there(run: RunFolder) -> None:
+    for data in (b"first", b"second"):
+        run.put("crops/0.png", data)
+        assert (run.path / "crops/0.png").read_bytes() == data
+    if hasattr(os, "link"):  # a copy of a run that shares its files, as backups do, is left as it is
+        os.link(run.path / "crops/0.png", run.path.parent / "backup.png")
+        run.put("crops/0.png", b"third")
+        assert (run.path.parent / "backup.png").read_bytes() == b"second"
 
 
 def test_half_written_files_are_swept_away(run: RunFolder) -> None:
@@ -177,6 +206,16 @@ def test_the_log_keeps_what_was_called_said_and_warned_of(tmp_path: Path) -> Non
     assert said.count("warning: of a library") == 1 and any(line.startswith("finished in ") for line in said)
     assert "second call" in said and said[-1] == "error: it broke"
     assert heard.lines == ["hello", "! careful"]
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="Windows asks for a right to make links")
+def test_the_log_follows_no_link_that_comes_later(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    with logging_to(tmp_path / "run.log", Silent(), "call") as log:
+        (tmp_path / "run.log").unlink()
+        (tmp_path / "run.log").symlink_to(tmp_path / "letter.txt")
+        log.note("not written")
+    assert (tmp_path / "letter.txt").read_text() == "mine"
 
 
 def test_no_run_fails_for_its_log(tmp_path: Path) -> None:

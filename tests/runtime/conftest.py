@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.export import networks
+from anomalyncd.export import onnx
 from anomalyncd.export.networks import export_networks
 
 SIZES = ((64, 96), (80, 48), (64, 64), (52, 100))
@@ -67,7 +67,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Export
     made: dict[str, Exported] = {}
     # Tracing takes seconds, and the frozen network is always the same.
     graphs = {
-        name: once(getattr(networks, name), tmp_path_factory.mktemp("graphs"))
+        name: once(getattr(onnx, name), tmp_path_factory.mktemp("graphs"))
         for name in ("write_patches", "write_grid", "write_lowest")
     }
 
@@ -75,7 +75,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Export
         if kind not in made:
             with pytest.MonkeyPatch.context() as patch:  # no longer than this: other tests trace networks of their own
                 for name, write in graphs.items():
-                    patch.setattr(networks, name, write)
+                    patch.setattr(onnx, name, write)
                 made[kind] = fitted(kind, tmp_path_factory.mktemp(kind))
         return made[kind]
 

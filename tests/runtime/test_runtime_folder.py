@@ -56,7 +56,7 @@ def test_export_json_says_what_there_is(folder):
     files = {path.name for path in folder.iterdir()} - {"export.json"}
     assert set(stored["sha256"]) == set(stored["files"]) == files
     assert stored["graphs"] == {"patches": "patches.onnx"} and stored["precision"] == "float32"
-    assert stored["inputs_and_outputs"]["patches.onnx"]["inputs"] == {"images": "(B, 64, 64, 3) uint8, RGB"}
+    assert stored["inputs_and_outputs"]["patches.onnx"]["inputs"] == {"images": "(batch, 64, 64, 3) uint8"}
     assert "torch" in stored["made_with"]
 
 

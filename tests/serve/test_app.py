@@ -25,7 +25,7 @@ from pycocotools import mask as coco
 
 from anomalyncd.cli.serve import load
 from anomalyncd.errors import SettingsError
-from anomalyncd.report.stored import StoredPictures
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.serve.app import make_api
 from anomalyncd.serve.batching import _decode_upload
 from anomalyncd.serve.limits import Limits
@@ -112,7 +112,7 @@ def test_one_image_as_it_is(api, served):
 
 
 def test_masks_in_three_forms(api, served):
-    run, name = StoredPictures(served["image"]), "010.png"
+    run, name = FinishedRun(served["image"]), "010.png"
     (expected,) = run.region_masks(name)
     region = {
         form: api.post(PREDICT, params={"masks": form}, files={"image": picture(served)}).json()["images"][0][

@@ -22,13 +22,25 @@ MASKS, IMAGES_ONLY = "masks", "none"  # sources that are no detector's name
 OF_ALL_ROWS = ("random_state", "backbone", "backbone_weights", "device", "progress")  # arguments that no row sets
 EACH = "each"  # base set: every data set that is given, in turn
 
-# What can be measured, and how a table calls it.
+# What can be measured: the measurement that gives it, and how a table calls it. Measurements are stored one by one, so that
+# experiments share what they have in common.
 METRICS = {
-    "nmi": "NMI", "ari": "ARI", "f1": "F1", "normal_precision": "normal precision", "normal_recall": "normal recall",
-    "fpr": "box FPR", "fnr": "box FNR", "aupro": "AUPRO", "image_auroc": "image AUROC", "pixel_auroc": "pixel AUROC",
-    "binarize-and-crop": "binarise and crop", "network": "network", "merge": "merge", "total": "total",
-    "several": "images with several classes",
-}  # fmt: skip
+    "nmi": ("classes", "NMI"),
+    "ari": ("classes", "ARI"),
+    "f1": ("classes", "F1"),
+    "normal_precision": ("classes", "normal precision"),
+    "normal_recall": ("classes", "normal recall"),
+    "fpr": ("boxes", "box FPR"),
+    "fnr": ("boxes", "box FNR"),
+    "aupro": ("boxes", "AUPRO"),
+    "image_auroc": ("boxes", "image AUROC"),
+    "pixel_auroc": ("boxes", "pixel AUROC"),
+    "binarize-and-crop": ("modules", "binarise and crop"),
+    "network": ("modules", "network"),
+    "merge": ("modules", "merge"),
+    "total": ("modules", "total"),
+    "several": ("combined", "images with several classes"),
+}
 
 
 class Row(Section):

@@ -1,13 +1,14 @@
-"""Pictures of the benchmark: t-SNE of what each method clustered, and scores against a setting."""
+"""Pictures of an experiment, drawn from stored results: t-SNE of what each method clustered, scores against a setting."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -19,38 +20,96 @@ from sklearn.manifold import TSNE
 
 from ..errors import DataError
 from ..report.canvas import BACKGROUND, FAINT, INK, RULE
+from ..run.folder import RunFolder
+from .experiment import METRICS
+from .runner import Column, Outcome
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without their pale yellow.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6b4c9a", "#1f2933")
 MARKERS = "os^DvPX*"
-NAMES = {"nmi": "NMI", "ari": "ARI", "f1": "F1", "fpr": "FPR", "fnr": "FNR", "aupro": "AUPRO"}
+DASHED = (0, (5, 3))
 DPI = 150
 PER_ROW = 4  # panels
 
 
-def draw_tsne(panels: Mapping[str, NDArray[np.floating]], labels: Sequence[str], path: Path, *, seed: int = 0) -> Path:
+def draw(outcome: Outcome, folder: Path) -> list[Path]:
+    """Write the pictures that the experiment asks for, as far as its cells were run."""
+    made: list[Path] = []
+    for name, figure in _figures(outcome):
+        RunFolder(folder).write(f"{name}.png", to_png(figure))
+        made.append(folder / f"{name}.png")
+    return made
+
+
+def to_png(figure: Figure) -> bytes:
+    """The content of a PNG file; pyplot, which keeps every figure, is not needed."""
+    data = BytesIO()
+    FigureCanvasAgg(figure).print_png(data)
+    return data.getvalue()
+
+
+def _figures(outcome: Outcome) -> Iterator[tuple[str, Figure]]:
+    experiment = outcome.experiment
+    if experiment.figure == "lines":
+        points, levels = lines_of(outcome)
+        if not points[experiment.metrics].isna().all(axis=None):
+            name = next((row.name for row in experiment.rows if row.x is None), "")
+            yield experiment.name, draw_lines(points, levels, name, x_name=experiment.x_name, title=experiment.title)
+    elif experiment.figure == "tsne":
+        for column in outcome.columns:
+            panels, labels = _clustered(outcome, column)
+            if len(labels) > 1:
+                stem = "-".join(filter(None, (experiment.name, *column))).replace(":", "-")
+                yield stem, draw_tsne(panels, labels)
+
+
+def lines_of(outcome: Outcome) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Points and levels as `draw_lines` takes them, a panel for each data set and source; rows without `x` are levels."""
+    experiment, points, levels = outcome.experiment, [], []
+    for column in outcome.columns:
+        panel = ", ".join(filter(None, column))
+        for row in experiment.rows:
+            found = [[cell.metrics.get(name) for name in experiment.metrics] for cell in outcome.cells_of(row, column)]
+            if row.x is not None:
+                points += [[panel, row.x, *values] for values in found]
+            else:
+                levels.append([panel, *np.array(found or [[None] * len(experiment.metrics)], float).mean(axis=0)])
+    kinds = dict.fromkeys(experiment.metrics, float)
+    return (
+        pd.DataFrame(points, columns=["panel", "x", *experiment.metrics]).astype(kinds),
+        pd.DataFrame(levels, columns=["panel", *experiment.metrics]).astype(kinds),
+    )
+
+
+def _clustered(outcome: Outcome, column: Column) -> tuple[dict[str, NDArray[np.floating]], list[str]]:
+    """By the name of the row, features of the images that all rows have some of, by the first seed; and true labels."""
+    stored: dict[str, dict[str, NDArray[np.floating]]] = {}
+    for row in outcome.experiment.rows:
+        for cell in outcome.cells_of(row, column)[:1]:
+            with suppress(OSError, ValueError, KeyError, BadZipFile), np.load(cell.features or "") as arrays:
+                stored[row.name] = dict(zip(arrays["images"].tolist(), arrays["features"], strict=True))
+    truth = outcome.data[column[0]].labels if stored else {}
+    shared = [name for name in truth if all(name in features for features in stored.values())]
+    panels = {row: np.stack([features[name] for name in shared]) for row, features in stored.items() if shared}
+    return panels, [truth[name] for name in shared]
+
+
+def draw_tsne(panels: Mapping[str, NDArray[np.floating]], labels: Sequence[str], *, seed: int = 0) -> Figure:
     """Draw what each method clustered as points in the plane, coloured by true class.
 
-    Args:
-        panels: features (N, d) floats by the name of the method; N is the same for all, d need not be.
-        labels: true class of each of the N points.
-        path: the PNG to write, whole or not at all.
-        seed: of t-SNE.
+    Parameters
+    ----------
+    panels : features (N, d) floats by the name of the method; N is the same for all, d need not be
+    labels : true class of each of the N points
+    seed : of t-SNE
 
-    Returns:
-        path
-
-    Example:
-        >>> from tempfile import mkdtemp
-        >>> features = np.repeat(np.eye(3, dtype=np.float32), 2, axis=0)
-        >>> draw_tsne({"ours": features}, ["a", "a", "b", "b", "c", "c"], Path(mkdtemp()) / "tsne.png").name
-        'tsne.png'
+    Examples
+    --------
+    >>> features = np.repeat(np.eye(3, dtype=np.float32), 2, axis=0)
+    >>> [axis.get_title() for axis in draw_tsne({"ours": features}, ["a", "a", "b", "b", "c", "c"]).axes]
+    ['ours']
     """
-    if not panels or not len(labels):
-        raise DataError("t-SNE: expected features of at least one method and one image, but got none.")
     for name, features in panels.items():
-        if features.ndim != 2 or len(features) != len(labels) or not features.shape[1]:
-            raise DataError(f"t-SNE: features of {name} must be ({len(labels)}, d), but got {features.shape}.")
         if not np.isfinite(features).all():
             raise DataError(f"t-SNE: features of {name} must be finite, but {(~np.isfinite(features)).sum()} are not.")
     truth = np.asarray(labels, dtype=object)
@@ -59,108 +118,76 @@ def draw_tsne(panels: Mapping[str, NDArray[np.floating]], labels: Sequence[str],
         for place, label in enumerate(sorted(set(labels)))
     }
     keys = [Line2D([], [], linestyle="", markersize=7, label=label, **style) for label, style in styles.items()]
-    figure, axes = _panels(len(panels), keys, height=3.3)
+    figure, axes = _panels(panels, keys, height=3.3)
     size = float(np.clip(6000 / len(labels), 8, 40))  # few points large, many small
-    for axis, (name, features) in zip(axes, panels.items(), strict=True):
+    for axis, features in zip(axes, panels.values(), strict=True):
         points = _embed(features, seed)
         for label, style in styles.items():
             x, y = points[truth == label].T
             axis.scatter(x, y, s=size, alpha=0.8, linewidths=0.4, edgecolors=BACKGROUND, **style)
-        axis.set_title(name, color=INK, fontsize=11)
         axis.set(xticks=[], yticks=[])  # t-SNE has no units
         axis.margins(0.08)
-    return _save(figure, path)
+    return figure
 
 
 def draw_lines(
-    table: pd.DataFrame,
-    x: str,
-    series: str,
-    values: Sequence[str],
-    path: Path,
-    *,
-    marked: pd.DataFrame | None = None,
-    marked_name: str = "MEBin",
-    x_name: str | None = None,
-    title: str = "",
-) -> Path:
-    """Draw scores against a setting: one panel for each value of `series`, one line for each score.
+    points: pd.DataFrame, levels: pd.DataFrame, level_name: str = "", *, x_name: str = "x", title: str = ""
+) -> Figure:
+    """Draw scores against a setting: one panel for each value of `panel`, one line for each score.
 
-    Args:
-        table: a row for each point. Rows alike in `x` and `series`, such as those of several seeds, are drawn as their mean
-            and a band from lowest to highest. NaN is a point that has not been run: it is left out.
-        x: column of the setting, numbers. Powers of two are evenly spaced.
-        series: column that names the panel, such as the detector.
-        values: columns of the scores, shares of 1.
-        path: the PNG to write, whole or not at all.
-        marked: what to compare with, as dashed horizontal lines: `series` and `values` as in `table`, without `x`.
-        marked_name: what the dashed lines are.
-        x_name: what to write under the panels; `x` without.
-        title: heading of the picture.
+    Parameters
+    ----------
+    points : the columns `panel`, `x` and one for each score, a share of 1. Rows alike in `panel` and `x`, such as those of
+        several seeds, are drawn as their mean and a band from lowest to highest. Powers of two are evenly spaced. NaN is a
+        point that has not been run: it is left out.
+    levels : the same without `x`, maybe without rows: what to compare with, as dashed horizontal lines
+    level_name : what the dashed lines are; x_name : what stands under the panels
 
-    Returns:
-        path
-
-    Example:
-        >>> from tempfile import mkdtemp
-        >>> fixed = pd.DataFrame({"threshold": [0.3, 0.5, 0.7], "detector": "musc", "nmi": [0.499, 0.567, 0.495]})
-        >>> mebin = pd.DataFrame({"detector": ["musc"], "nmi": [0.613]})
-        >>> draw_lines(fixed, "threshold", "detector", ["nmi"], Path(mkdtemp()) / "fixed.png", marked=mebin).name
-        'fixed.png'
+    Examples
+    --------
+    >>> fixed = pd.DataFrame({"panel": "musc", "x": [0.3, 0.5, 0.7], "nmi": [0.499, 0.567, 0.495]})
+    >>> mebin = pd.DataFrame({"panel": ["musc"], "nmi": [0.613]})
+    >>> [axis.get_title() for axis in draw_lines(fixed, mebin, "MEBin").axes]
+    ['musc']
     """
-    missing = [column for column in (x, series, *values) if column not in table]
-    if marked is not None:
-        missing += [f"{column} of {marked_name}" for column in (series, *values) if column not in marked]
-    if missing or table.empty or not values:
-        problem = f"there is no column {', '.join(missing)}" if missing else "there is nothing to draw"
-        raise DataError(f"lines against {x}: expected a table with {x}, {series} and scores, but {problem}.")
-    groups = list(dict.fromkeys(table[series]))
+    scores = [str(name) for name in points if name not in ("panel", "x")]
+    colours = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(scores)}
     keys = [
-        Line2D([], [], color=colour, marker="o", markersize=5, label=NAMES.get(value, value))
-        for colour, value in zip(_cycle(len(values)), values, strict=True)
+        Line2D([], [], color=colour, marker="o", markersize=5, label=METRICS[name][1])
+        for name, colour in colours.items()
     ]
-    if marked is not None:
-        keys.append(Line2D([], [], color=FAINT, linestyle=(0, (5, 3)), label=marked_name))
-    figure, axes = _panels(len(groups), keys, height=3.0)
-    ticks = np.unique(table[x].to_numpy(np.float64))
-    scores = pd.concat([frame[list(values)] for frame in (table, marked) if frame is not None])
-    heights = scores.fillna(0).to_numpy(np.float64)  # all panels share one scale, from 0 unless an ARI is below
+    if len(levels):
+        keys.append(Line2D([], [], color=FAINT, linestyle=DASHED, label=level_name))
+    names = list(dict.fromkeys(points["panel"]))
+    figure, axes = _panels(names, keys, height=3.0)
+    ticks = np.unique(points["x"].to_numpy(np.float64))
+    heights = pd.concat([points, levels])[scores].fillna(0).to_numpy(np.float64)
+    # All panels share one scale, from 0 unless an ARI is below.
     low, high = min(0.0, 1.06 * heights.min()), max(0.05, 1.06 * heights.max())
-    for axis, group in zip(axes, groups, strict=True):
-        points = table[table[series] == group]
-        _draw_scores(axis, points, x, values)
-        if marked is not None:
-            for colour, value in zip(_cycle(len(values)), values, strict=True):
-                for level in marked.loc[marked[series] == group, value].dropna():
-                    axis.axhline(level, color=colour, linestyle=(0, (5, 3)), linewidth=1.3)
-        if points[list(values)].isna().all(axis=None):
+    for axis, panel in zip(axes, names, strict=True):
+        own, own_levels = points[points["panel"] == panel], levels[levels["panel"] == panel]
+        for name, colour in colours.items():
+            spread = own.dropna(subset=[name]).groupby("x")[name].agg(["mean", "min", "max"])
+            axis.plot(spread.index, spread["mean"], color=colour, marker="o", markersize=4.5, linewidth=1.8, zorder=3)
+            if (spread["min"] < spread["max"]).any():
+                axis.fill_between(spread.index, spread["min"], spread["max"], color=colour, alpha=0.15, linewidth=0)
+            for level in own_levels[name].dropna():
+                axis.axhline(level, color=colour, linestyle=DASHED, linewidth=1.3)
+        if own[scores].isna().all(axis=None):
             axis.text(0.5, 0.5, "not run", color=FAINT, ha="center", va="center", transform=axis.transAxes)
-        _scale(axis, ticks, low, high)
-        axis.set_title(str(group), color=INK, fontsize=11)
-        axis.set_xlabel(x_name or x, color=FAINT, fontsize=9)
+        if len(ticks) > 1 and (np.frexp(ticks)[0] == 0.5).all():  # powers of two
+            axis.set_xscale("log", base=2)
+        axis.plot(ticks, np.full(len(ticks), low), alpha=0)  # so that a panel with points left out is as wide
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.minorticks_off()
+        axis.set_ylim(low, high)
+        axis.grid(axis="y", color=RULE, linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_xlabel(x_name, color=FAINT, fontsize=9)
     if title:
         figure.suptitle(title, color=INK, fontsize=13, fontweight="bold")
-    return _save(figure, path)
-
-
-def _draw_scores(axis: Any, points: pd.DataFrame, x: str, values: Sequence[str]) -> None:
-    for colour, value in zip(_cycle(len(values)), values, strict=True):
-        spread = points.dropna(subset=[value]).groupby(x)[value].agg(["mean", "min", "max"])
-        axis.plot(spread.index, spread["mean"], color=colour, marker="o", markersize=4.5, linewidth=1.8, zorder=3)
-        if (spread["min"] < spread["max"]).any():
-            axis.fill_between(spread.index, spread["min"], spread["max"], color=colour, alpha=0.15, linewidth=0)
-
-
-def _scale(axis: Any, ticks: NDArray[np.float64], low: float, high: float) -> None:
-    if len(ticks) > 1 and (np.frexp(ticks)[0] == 0.5).all():  # powers of two
-        axis.set_xscale("log", base=2)
-    axis.plot(ticks, np.full(len(ticks), low), alpha=0)  # so that a panel with points left out is as wide
-    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.minorticks_off()
-    axis.set_ylim(low, high)
-    axis.grid(axis="y", color=RULE, linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def _embed(features: NDArray[np.floating], seed: int) -> NDArray[np.float64]:
@@ -175,10 +202,10 @@ def _embed(features: NDArray[np.floating], seed: int) -> NDArray[np.float64]:
     return np.asarray(model.fit_transform(features), dtype=np.float64)
 
 
-def _panels(count: int, keys: list[Line2D], *, height: float) -> tuple[Figure, list[Any]]:
-    """A figure of `count` panels, at most PER_ROW side by side, over one legend that is no wider than they are."""
-    rows = math.ceil(count / PER_ROW)
-    columns = math.ceil(count / rows)
+def _panels(names: Collection[str], keys: list[Line2D], *, height: float) -> tuple[Figure, list[Any]]:
+    """A figure of named panels, at most PER_ROW side by side, over one legend that is no wider than they are."""
+    rows = math.ceil(len(names) / PER_ROW)
+    columns = math.ceil(len(names) / rows)
     width = max(4.2, 3.3 * columns)
     longest = max(len(str(key.get_label())) for key in keys)
     per_line = max(1, min(len(keys), int(width / (0.55 + 0.08 * longest))))
@@ -186,29 +213,12 @@ def _panels(count: int, keys: list[Line2D], *, height: float) -> tuple[Figure, l
     figure = Figure(figsize=(width, height * rows + legend_height), dpi=DPI, facecolor=BACKGROUND)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for spare in axes[count:]:
+    for spare in axes[len(names) :]:
         spare.remove()
-    for axis in axes[:count]:
+    for axis, name in zip(axes, names, strict=False):
+        axis.set_title(name, color=INK, fontsize=11)
         axis.tick_params(colors=FAINT, labelsize=9, length=0)
         axis.spines[:].set_color(RULE)
-    figure.legend(
-        handles=keys, loc="outside lower center", ncols=per_line, frameon=False, labelcolor=INK, fontsize=9
-    )  # fmt: skip
-    return figure, axes[:count]
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLOURS[place % len(COLOURS)] for place in range(count)]
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    data = BytesIO()
-    FigureCanvasAgg(figure).print_png(data)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_bytes(data.getvalue())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return path
+    legend: dict[str, Any] = {"loc": "outside lower center", "ncols": per_line, "frameon": False, "fontsize": 9}
+    figure.legend(handles=keys, labelcolor=INK, **legend)
+    return figure, axes[: len(names)]

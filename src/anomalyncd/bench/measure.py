@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,45 +13,42 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import safetensors.numpy
 
 from ..checksums import stable_hash
 from ..config import Config, DetectConfig
-from ..data.dataset import Dataset, Sample, load_dataset
+from ..data.dataset import Dataset, load_dataset
 from ..data.gather import gather_normal
 from ..data.images import read_image
-from ..data.maps import StackRow, read_map
+from ..data.maps import read_map
 from ..detect import DETECTORS
-from ..discovery.maps import make_maps, pinned
+from ..discovery.maps import make_maps
 from ..errors import DataError
 from ..estimator import AnomalyNCD
 from ..metrics import evaluate
 from ..progress import Silent
 from ..run.evaluate import evaluate_maps
-from ..run.folder import RETRAINED, RunFolder
-from ..run.store import SHARD, RegionStore, file_identity
-from ..run.tables import assign
+from ..run.finished import FinishedRun
+from ..run.folder import STAGES, RunFolder
+from ..run.stages import Stages, definite
+from .datasets import BenchData, fingerprint_of, load_product
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row
-from .products import Labelled, Product, fingerprint_of, load_product
 from .rivals import rival
-from .shared import borrow, frozen_settings, keep, longest
 
 WHOLE_IMAGE = ("gcd", "simgcd")  # rivals that look at neither maps nor masks
-OWN_SCORES = (
-    "anomaly-clustering",
-    "anomaly-clustering-semi",
-)  # rivals that look at masks, but make scores of their own
-SHARED = ("range", "regions", "base set")  # stages of a run that do not depend on the seed
+OWN_SCORES = ("anomaly-clustering", "anomaly-clustering-semi")  # look at masks, but make scores of their own
+SHARED_STAGES = ("range", "regions", "base set")  # of a run: they do not depend on the seed
+BASE_FOLDER, BASE_STAGE = "base", "base: regions"  # where a run keeps the regions of its base set, and their stage
+TIMED = 16  # images that go through a module together
 
 
 @dataclass(frozen=True)
-class Case:
-    """What one cell is made from; config : of AnomalyNCD, or what a rival shares with it (backbone, device)."""
+class Trial:
+    """What one result is made from; config : of AnomalyNCD, or what a rival shares with it (backbone, device)."""
 
     row: Row
-    product: Product
+    data: BenchData
     source: str
-    base: Labelled | None
+    base: BenchData | None
     seed: int
     config: Config
 
@@ -62,8 +61,10 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """metrics : by name, None where there is nothing to measure
+class Result:
+    """What was measured.
+
+    metrics : by name, None where there is nothing to measure
     seconds : of each stage
     predictions : the columns image and label
     features : image id → what was clustered, that of the largest region where there are several
@@ -75,8 +76,8 @@ class Measured:
     features: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
 
 
-class Lab:
-    """The working folder: maps of each detector, a run folder for each set of frozen features, tokens of base sets.
+class Laboratory:
+    """The measurements, and the folder that keeps maps, a run for each set of frozen features, and tokens of base sets.
 
     Parameters
     ----------
@@ -86,215 +87,229 @@ class Lab:
 
     def __init__(self, work: Path, maps: Mapping[tuple[str, str], Path], progress: Silent) -> None:
         self.work, self.given, self.progress = work, maps, progress
-        self._prints: dict[Path, str] = {}
+        self._fingerprints: dict[Path, str] = {}
 
-    def source_key(self, case: Case) -> str:
+    def fingerprint(self, place: Path | None) -> str:
+        """Of a file or a folder, which is read once; empty for none."""
+        if place is not None and place not in self._fingerprints:
+            self._fingerprints[place] = fingerprint_of(place)
+        return "" if place is None else self._fingerprints[place]
+
+    def source_key(self, trial: Trial) -> str:
         """Identity of the maps or masks."""
-        if not case.uses_source or case.source in (MASKS, IMAGES_ONLY):
-            return case.source if case.uses_source else ""
-        if (folder := self.given.get((case.product.name, case.source))) is not None:
-            if folder not in self._prints:
-                self._prints[folder] = fingerprint_of(folder)
-            return self._prints[folder]
-        config = pinned(case.config)
-        weights = None if config.model.weights is None else file_identity(config.model.weights)
-        return stable_hash(case.source, config.detect.settings, config.model.backbone, weights, config.precision)
+        if trial.source in (MASKS, IMAGES_ONLY):
+            return trial.source
+        if (folder := self.given.get((trial.data.name, trial.source))) is not None:
+            return self.fingerprint(folder)
+        config = definite(trial.config)
+        network = [config.model.backbone, self.fingerprint(config.model.weights), config.precision]
+        return stable_hash(trial.source, config.detect.settings, network)
 
-    def classes(self, case: Case) -> Measured:
+    def classes(self, trial: Trial) -> Result:
         """Fit, and only then compare with the true labels."""
-        if case.row.method == OURS:
-            model, run = self._fit(case)
-            seconds, features = self._seconds(model, run), _region_features(model, run)
-            ids = model.images_["image"].tolist()
+        ours = trial.row.method == OURS
+        model: Any = None
+        if ours:
+            model, run = self._fit(trial)
+            seconds, features = model.seconds_ | _longest(run, model.seconds_, SHARED_STAGES), _region_features(run)
         else:
-            fitted = self._fit_rival(case)
-            ids = [self._ids(case)[name] for name in fitted.images_["image"]]
-            model, seconds = fitted, dict(fitted.seconds_)
-            features = dict(zip(ids, fitted.features_.astype(np.float16), strict=True))
-        labels = model.labels_.tolist()
-        found = evaluate([case.product.labels[name] for name in ids], labels)
-        scores: dict[str, float | None] = {name: getattr(found, name) for name in ("nmi", "ari", "f1")}
-        if case.row.method == OURS:  # a rival's clusters have no names, so none of them is the normal one
-            scores |= {name: getattr(found, name) for name in ("normal_precision", "normal_recall")}
-        return Measured(scores, seconds, pd.DataFrame({"image": ids, "label": labels}), features)
+            model = self._fit_rival(trial)
+            vectors = model.features_.astype(np.float16)
+            seconds, features = model.seconds_, dict(zip(model.images_["image"], vectors, strict=True))
+        predictions = model.images_[["image", "label"]]
+        truth = trial.data.labels
+        found = evaluate([truth[name] for name in predictions["image"]], predictions["label"].tolist())
+        names = ["nmi", "ari", "f1"]
+        # A rival's clusters have no names, so none of them is the normal one.
+        names += ["normal_precision", "normal_recall"] if ours else []
+        return Result({name: getattr(found, name) for name in names}, seconds, predictions, features)
 
-    def boxes(self, case: Case) -> Measured:
+    def boxes(self, trial: Trial) -> Result:
         """Maps, and boxes of their binarised form, against the true masks."""
-        if case.source in (MASKS, IMAGES_ONLY):
-            return Measured({})
-        items, scores, seconds = self.maps(case)
-        found = evaluate_maps(items, scores, case.product.truth, case.config, self.progress)
+        if trial.source in (MASKS, IMAGES_ONLY):
+            return Result({})
+        dataset, scores, seconds = self.maps(trial)
+        found = evaluate_maps(dataset.samples, scores, trial.data.dataset, trial.config, self.progress)
         if found is None or found.box_fpr is None:
-            raise DataError(f"{case.product.root}: no ground_truth/, so maps cannot be compared with it.")
+            raise DataError(f"{trial.data.root}: no ground_truth/, so maps cannot be compared with it.")
         metrics = {"fpr": found.box_fpr, "fnr": found.box_fnr, "aupro": found.aupro}
-        return Measured(
-            metrics | {"image_auroc": found.image_auroc, "pixel_auroc": found.pixel_auroc}, {"maps": seconds}
-        )
+        metrics |= {"image_auroc": found.image_auroc, "pixel_auroc": found.pixel_auroc}
+        return Result(metrics, {"maps": seconds})
 
-    def modules(self, case: Case) -> Measured:
+    def modules(self, trial: Trial) -> Result:
         """Seconds an image of each module, as a fitted model takes for new images; rivals are no such model."""
-        if case.row.method != OURS:
-            return Measured({})
-        fitted, _ = self._fit(case)
-        model, items = fitted.model_, self._items(case)
-        extract = model.extractor(self.progress.say)
-        encoder = extract.encoder = _Timed(extract.encoder)  # type: ignore[assignment]
-        took = {"binarize-and-crop": 0.0, "network": 0.0, "merge": 0.0}
-        extract(items[:1])  # whatever is made on first use is not counted
-        for start in range(0, len(items), SHARD):
-            encoder.seconds, began = 0.0, time.perf_counter()
-            found = extract(items[start : start + SHARD])
-            cut = time.perf_counter()
-            probabilities = model.region_probabilities(found.parts, found.regions)
-            known = time.perf_counter()
-            assign(found.images, found.regions, probabilities, model.classes, model.names, model.config.merge)
-            took["binarize-and-crop"] += cut - began - encoder.seconds
-            took["network"] += known - cut + encoder.seconds
-            took["merge"] += time.perf_counter() - known
-        each = {name: seconds / len(items) for name, seconds in took.items()}
-        return Measured({**each, "total": sum(each.values())})
+        if trial.row.method != OURS:
+            return Result({})
+        predictor = self._fit(trial)[0].predictor(bare=False)
+        extractor, samples, network = predictor.extractor, self._inputs(trial).samples, 0.0
 
-    def combined(self, case: Case) -> Measured:
+        def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*arguments: Any) -> Any:
+                nonlocal network
+                began = time.perf_counter()
+                out = call(*arguments)
+                network += time.perf_counter() - began
+                return out
+
+            return wrapped
+
+        extractor.encoder.encode = timed(extractor.encoder.encode)  # type: ignore[method-assign]
+        predictor.model.recognize = timed(predictor.model.recognize)  # type: ignore[method-assign]
+        predictor.classify(extractor(samples[:1]))  # whatever is made on first use is not counted
+        network, cropping, total = 0.0, 0.0, 0.0
+        for start in range(0, len(samples), TIMED):
+            before, began = network, time.perf_counter()
+            found = extractor(samples[start : start + TIMED])
+            cropping += time.perf_counter() - began - (network - before)
+            predictor.classify(found)
+            total += time.perf_counter() - began
+        took = {"binarize-and-crop": cropping, "network": network, "merge": total - cropping - network, "total": total}
+        return Result({name: seconds / len(samples) for name, seconds in took.items()})
+
+    def combined(self, trial: Trial) -> Result:
         """Share of images of excluded classes, which were not learned from, whose regions fall into several classes."""
-        if case.row.method != OURS:
-            return Measured({})
-        product = case.product
-        everything = load_product(product.name, product.root)
-        new = {name for name, label in everything.labels.items() if label in product.exclude}
-        if not new:
-            return Measured({"several": None})
-        model, _ = self._fit(case)
-        held_out = replace(case, product=replace(everything, truth=_only(everything, new), exclude=()))
-        if case.source == MASKS:
-            items = held_out.product.masked_items()
-        else:
-            items, _, _ = self.maps(held_out, fitted=self._maps_folder(case))
+        if trial.row.method != OURS:
+            return Result({})
+        everything = load_product(trial.data.name, trial.data.root)
+        samples = [sample for sample in everything.dataset if sample.label in trial.data.exclude]
+        if not samples:
+            return Result({"several": None})
+        model, _ = self._fit(trial)
+        held_out = replace(everything, dataset=replace(everything.dataset, samples=samples))
+        new = self._inputs(replace(trial, data=held_out), fitted=self._maps_folder(trial))
         model.model_.unknown = None  # which class each region is likest to is asked here, not whether it is like any
-        regions = model.predict(Dataset(items)).regions
+        regions = model.predict(new).regions
         kinds = regions[regions["label"] > 0].groupby("image")["label"].nunique()
-        return Measured({"several": float((kinds > 1).sum() / len(new))})
+        return Result({"several": float((kinds > 1).sum() / len(samples))})
 
-    def maps(self, case: Case, fitted: Path | None = None) -> tuple[list[Sample], pd.DataFrame, float]:
+    def maps(self, trial: Trial, fitted: Path | None = None) -> tuple[Dataset, pd.DataFrame, float]:
         """Images with maps, their scores as in maps/scores.csv, and the seconds that the maps took.
 
         fitted : folder of maps whose detector is used as it is
         """
-        given = self.given.get((case.product.name, case.source))
+        given = self.given.get((trial.data.name, trial.source))
         if given is not None:
-            return *_given_maps(case.product, given), 0.0
-        out = self._maps_folder(case) if fitted is None else Path(f"{fitted}-new")
-        config = pinned(case.config)
-        detect = config.detect.model_copy(update={"name": case.source})
+            return *_given_maps(trial.data, given), 0.0
+        out = self._maps_folder(trial) if fitted is None else Path(f"{fitted}-new")
+        config = definite(trial.config)
+        detect = config.detect.model_copy(update={"name": trial.source})
         config = config.model_copy(update={"detect": detect, "random_state": 0})
-        kind = DETECTORS.get(case.source)
-        wants_normal = fitted is None and (kind is None or kind.needs_normal) and case.product.normal
-        normal = gather_normal(case.product.normal if wants_normal else None).samples
+        kind = DETECTORS.get(trial.source)
+        wants_normal = fitted is None and (kind is None or kind.needs_normal)
+        normal = gather_normal(trial.data.normal if wants_normal else None).samples
+        bare = trial.data.images()
         began = time.perf_counter()
         with RunFolder(out).writing() as folder:
-            items, scores = make_maps(
-                folder, case.product.items(), config, self.progress, normal=normal, fitted=fitted
-            )  # fmt: skip
-            seconds = longest(folder, "bench.json", {"maps": time.perf_counter() - began})
+            samples, scores = make_maps(
+                Stages(folder, config, self.progress), bare.samples, normal=normal, fitted=fitted
+            )
+        seconds = _longest(out, {"maps": time.perf_counter() - began}, ["maps"])
         readable = set(scores.loc[scores["message"] == "", "image"])
-        return [item for item in items if item.id in readable], scores, seconds["maps"]
+        return replace(bare, samples=[s for s in samples if s.id in readable]), scores, seconds["maps"]
 
-    def _maps_folder(self, case: Case) -> Path:
-        key = stable_hash(case.product.fingerprint, self.source_key(case))
-        return self.work / "maps" / f"{case.product.name}-{_plain(case.source)}-{key[:12]}"
+    def _maps_folder(self, trial: Trial) -> Path:
+        return self._place("maps", trial, self.source_key(trial))
 
-    def _items(self, case: Case) -> list[Sample]:
-        if case.source == IMAGES_ONLY or not case.uses_source:
-            return case.product.items()
-        return case.product.masked_items() if case.source == MASKS else self.maps(case)[0]
+    def _place(self, kind: str, trial: Trial, *key: Any) -> Path:
+        hashed = stable_hash(trial.data.fingerprint, *key)
+        return self.work / kind / f"{trial.data.name}-{file_name(trial.source)}-{hashed[:12]}"
 
-    def _fit(self, case: Case) -> tuple[AnomalyNCD, Path]:
-        """Through a run folder that all cells share whose frozen features are the same."""
-        config = pinned(case.config).model_copy(update={"detect": DetectConfig()})
-        items = self._items(case)
-        frozen = frozen_settings(config)
-        key = stable_hash(
-            case.product.fingerprint, self.source_key(case), config.has_normal, config.binarize.model_dump(), frozen
+    def _inputs(self, trial: Trial, fitted: Path | None = None) -> Dataset:
+        """Images as the method gets them, with maps or masks if these have a say."""
+        if trial.source in (MASKS, IMAGES_ONLY) or not trial.uses_source:
+            return trial.data.images(masks=trial.source == MASKS and trial.uses_source)
+        return self.maps(trial, fitted)[0]
+
+    def _fit(self, trial: Trial) -> tuple[AnomalyNCD, Path]:
+        """Through a run folder that all trials share whose frozen features are the same."""
+        config = definite(trial.config).model_copy(update={"detect": DetectConfig()})
+        frozen, inputs = _frozen_settings(config), self._inputs(trial)
+        run = self._place(
+            "runs", trial, self.source_key(trial), config.has_normal, config.binarize.model_dump(), frozen
         )
-        run = self.work / "runs" / f"{case.product.name}-{_plain(case.source)}-{key[:12]}"
-        kept = None
-        if case.base is not None:
-            kept = self.work / "base" / stable_hash(case.base.fingerprint, frozen)[:12]
-            borrow(kept, run)
-        model = AnomalyNCD.from_config(config, progress=self.progress)
-        base = None if case.base is None else case.base.data
-        model.fit(Dataset(items, folders=(case.product.root,)), base=base, run=run)
-        if kept is not None:
-            keep(run, kept)
+        model = AnomalyNCD(progress=self.progress, **config.differences())
+        if trial.base is None:
+            model.fit(inputs, run=run)
+        else:
+            kept = self.work / "base" / stable_hash(trial.base.fingerprint, frozen)[:12]
+            _copy_base(kept, run)
+            model.fit(inputs, base=trial.base.base, run=run)
+            _copy_base(run, kept)
         return model, run
 
-    def _fit_rival(self, case: Case) -> Any:
-        items = self._items(case)
-        maps = [_plain_map(item) for item in items] if any(item.map is not None for item in items) else None
-        masks = [item.mask for item in items] if any(item.mask is not None for item in items) else None
-        base = None if case.base is None else case.base.data
-        run = self.work / "rivals" / f"{case.product.name}-{case.product.fingerprint[:12]}"
-        model = rival(case.row.method)(
-            case.product.n_classes, random_state=case.seed, backbone=case.config.model.backbone,
-            backbone_weights=case.config.model.weights, device=case.config.device, progress=self.progress,
-            **case.row.settings,
+    def _fit_rival(self, trial: Trial) -> Any:
+        config = trial.config
+        model = rival(trial.row.method)(
+            trial.data.n_classes, random_state=trial.seed, backbone=config.model.backbone,
+            backbone_weights=config.model.weights, device=config.device, progress=self.progress, **trial.row.settings,
         )  # fmt: skip
-        return model.fit(
-            [item.image for item in items], maps=maps, masks=masks, base=base, normal=case.product.normal, run=run
-        )
-
-    def _ids(self, case: Case) -> dict[str, str]:
-        """What a list of paths is called in tables → id."""
-        return {Path(str(sample.image)).as_posix(): sample.id for sample in case.product.truth}
-
-    def _seconds(self, model: AnomalyNCD, run: Path) -> dict[str, float]:
-        """Stages that an earlier cell finished count with the time that they took there."""
-        shared = {stage: took for stage, took in model.seconds_.items() if stage in SHARED}
-        return model.seconds_ | longest(RunFolder(run), "bench.json", shared)
+        run = self.work / "rivals" / f"{trial.data.name}-{trial.data.fingerprint[:12]}"
+        base = None if trial.base is None else trial.base.dataset
+        normal = gather_normal(trial.data.normal).samples
+        return model.fit(self._inputs(trial), base=base, normal=normal, run=run)
 
 
-class _Timed:
-    """An encoder that adds up the time of its work."""
+def file_name(text: str) -> str:
+    """Text as a part of a file's name.
 
-    def __init__(self, encoder: Any) -> None:
-        self.inner, self.seconds = encoder, 0.0
-
-    def encode(self, batch: Any) -> Any:
-        began = time.perf_counter()
-        out = self.inner.encode(batch)
-        self.seconds += time.perf_counter() - began
-        return out
+    Examples
+    --------
+    >>> file_name("anomalib:Padim")
+    'anomalib-Padim'
+    """
+    return "".join(letter if letter.isalnum() else "-" for letter in text)
 
 
-def _region_features(model: AnomalyNCD, run: Path) -> dict[str, npt.NDArray[np.float16]]:
-    classifier = model.model_.classifier
-    if classifier is None:
+def _frozen_settings(config: Config) -> list[object]:
+    """All settings that the features of a region depend on; of parts above 0, how much they count is not asked."""
+    weights = {"class_token", "patches", "context", "surround"}
+    features = config.features.model_dump(exclude={*weights, "center"})
+    return [config.model.model_dump(mode="json"), config.crop.model_dump(), sorted(config.features.weights()), features]
+
+
+def _longest(run: Path, seconds: Mapping[str, float], stages: Sequence[str]) -> dict[str, float]:
+    """Times of stages, kept in the run from the call that did the work: later ones only read what it left."""
+    name = "bench.json"
+    try:
+        known: dict[str, float] = json.loads((run / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    out = {stage: max(seconds[stage], known.get(stage, 0.0)) for stage in stages if stage in seconds}
+    RunFolder(run).write_json(name, known | out)
+    return out
+
+
+def _copy_base(source: Path, target: Path) -> None:
+    """Copy the regions of a base set to another folder that has none or others."""
+    try:
+        key = str(json.loads((source / STAGES).read_text(encoding="utf-8"))[BASE_STAGE]["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # none there, or damaged: computed and kept again
+    with RunFolder(target).writing() as folder:
+        if not folder.is_done(BASE_STAGE, key):
+            folder.start(BASE_STAGE, key, BASE_FOLDER)
+            shutil.copytree(source / BASE_FOLDER, target / BASE_FOLDER, dirs_exist_ok=True)
+            folder.finish(BASE_STAGE, key)
+
+
+def _region_features(path: Path) -> dict[str, npt.NDArray[np.float16]]:
+    """Image id → features of its largest region, which is its first."""
+    run = FinishedRun(path)
+    if run.model.classifier is None:
         return {}
-    store = RegionStore(RunFolder(run)).read()
-    parts = safetensors.numpy.load_file(run / RETRAINED) if classifier.last_block else store.parts
-    features = classifier.space.transform(parts).astype(np.float16)
-    return {r.image: row for r, row in zip(store.regions, features, strict=True) if r.region == 0}  # largest first
+    features = run.model.classifier.space.transform(run.features).astype(np.float16)
+    return {image: features[row] for (image, region), row in run.rows.items() if region == 0}
 
 
-def _given_maps(product: Product, folder: Path) -> tuple[list[Sample], pd.DataFrame]:
+def _given_maps(data: BenchData, folder: Path) -> tuple[Dataset, pd.DataFrame]:
     """Maps from elsewhere; an image's score is the largest value of its map."""
-    dataset = load_dataset(product.root / "test", maps=folder, exclude=product.exclude)
-    map_of = {sample.id: sample.map for sample in dataset}
-    items = [replace(item, map=map_of[item.id]) for item in product.items()]
-    rows = [(item.id, float(np.nanmax(read_map(item.map))), *_size(item), "") for item in items if item.map is not None]
-    return items, pd.DataFrame(rows, columns=["image", "score", "height", "width", "message"])
-
-
-def _plain_map(item: Sample) -> Path | npt.NDArray[Any] | None:
-    return read_map(item.map) if isinstance(item.map, StackRow) else item.map
-
-
-def _size(item: Sample) -> Sequence[int]:
-    return read_image(item.image).shape[:2]
-
-
-def _only(product: Product, ids: set[str]) -> Any:
-    return replace(product.truth, samples=tuple(sample for sample in product.truth if sample.id in ids))
-
-
-def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name)
+    map_of = {s.id: s.map for s in load_dataset(data.root / "test", maps=folder, exclude=data.exclude)}
+    bare = data.images()
+    samples = [replace(sample, map=map_of[sample.id]) for sample in bare]
+    rows = [
+        (sample.id, float(np.nanmax(read_map(sample.map))), *read_image(sample.image).shape[:2], "")
+        for sample in samples
+        if sample.map is not None
+    ]
+    columns = ["image", "score", "height", "width", "message"]
+    return replace(bare, samples=samples), pd.DataFrame(rows, columns=columns)

@@ -37,33 +37,31 @@ class PaperTable:
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
-def table(table: str) -> PaperTable:
+def table(name: str) -> PaperTable:
     """A table of the paper by its number.
 
-    Example:
-        >>> table("4").title, len(table("4").rows)
-        ('Mask mechanism', 4)
+    Examples
+    --------
+    >>> table("4").title, len(table("4").rows)
+    ('Mask mechanism', 4)
     """
-    return _find(table)
-
-
-def figures(table: str, **match: str) -> list[dict[str, Cell]]:
-    """The rows of a table in which every column of `match` has that text; empty where none has.
-
-    Example:
-        >>> figures("1", dataset="mtd", method="anomalyncd")
-        [{'dataset': 'mtd', 'method': 'anomalyncd', 'detector': 'musc', 'nmi': 0.268, 'ari': 0.228, 'f1': 0.509}]
-        >>> [row["f1"] for row in figures("15", dataset="mtd", detector="patchcore", variant="0.5")]
-        [0.715]
-    """
-    return [dict(row) for row in _find(table).rows if all(row.get(key) == value for key, value in match.items())]
-
-
-def _find(name: str) -> PaperTable:
     tables = _read()
     if name not in tables:
         raise SettingsError(f"table of the paper must be one of {', '.join(tables)}, but got {name!r}.")
     return tables[name]
+
+
+def figures(name: str, **match: str) -> list[dict[str, Cell]]:
+    """The rows of a table in which every column of `match` has that text; empty where none has.
+
+    Examples
+    --------
+    >>> figures("1", dataset="mtd", method="anomalyncd")
+    [{'dataset': 'mtd', 'method': 'anomalyncd', 'detector': 'musc', 'nmi': 0.268, 'ari': 0.228, 'f1': 0.509}]
+    >>> [row["f1"] for row in figures("15", dataset="mtd", detector="patchcore", variant="0.5")]
+    [0.715]
+    """
+    return [dict(row) for row in table(name).rows if all(row.get(key) == value for key, value in match.items())]
 
 
 @cache

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from importlib.metadata import version
@@ -18,31 +18,22 @@ import torch
 
 from .. import __version__
 from ..checksums import stable_hash
-from ..config import Config, make_config, merge_layers
+from ..config import make_config
 from ..detect import DETECTORS
-from ..discovery.maps import pinned
 from ..errors import AnomalyNCDError, DataError, SettingsError
 from ..model.backbone import resolve_name
 from ..progress import Silent
-from ..run.folder import FORMAT as RUN_FORMAT
 from ..run.folder import RunFolder
-from ..run.store import file_identity
-from ..run.tables import to_csv
-from .experiment import IMAGES_ONLY, MASKS, OURS, PAPER_ONLY, Experiment, Row
-from .measure import Case, Lab, Measured
-from .products import Labelled, Product, load_labelled, load_product
+from ..run.stages import definite
+from .datasets import BenchData, load_base_set, load_product
+from .experiment import IMAGES_ONLY, MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row
+from .measure import Laboratory, Result, Trial, file_name
 
-FORMAT = 2  # of a stored result
+FORMAT = 3  # of a stored result
 BASE_SETS = ("aebad", "steel")  # are no columns of an experiment that names no data set
 PAPER_SETTINGS = {"mtd": {"merge": {"temperature": 50.0}}}  # where the paper departs from its settings for one data set
 State = Literal["done", "failed", "not run", "paper only", "left out"]
-# Which measurement gives a metric; each is stored by itself, so that experiments share what they have in common.
-MEASURES = {
-    **dict.fromkeys(("nmi", "ari", "f1", "normal_precision", "normal_recall"), "classes"),
-    **dict.fromkeys(("fpr", "fnr", "aupro", "image_auroc", "pixel_auroc"), "boxes"),
-    **dict.fromkeys(("binarize-and-crop", "network", "merge", "total"), "modules"),
-    "several": "combined",
-}
+Column = tuple[str, str | None]  # data set, and source where rows have none of their own
 
 
 @dataclass(frozen=True)
@@ -72,18 +63,30 @@ class Cell:
 class Outcome:
     """What there is of an experiment.
 
+    data : of the columns, by name; bases : name → fingerprint of the base sets in use
     skipped : a line for each data set that is not there
-    products : of the columns, by name; bases : name → fingerprint of the base sets in use
     settings : of AnomalyNCD for all rows, where they are not the default
     """
 
     experiment: Experiment
     cells: list[Cell]
-    products: dict[str, Product]
+    data: dict[str, BenchData]
     bases: dict[str, str]
     skipped: list[str]
     backbone: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[Column]:
+        """Columns of the table: data sets, each with every source of the experiment."""
+        sources: Sequence[str | None] = self.experiment.sources or [None]
+        return [(name, source) for name in self.data for source in sources]
+
+    def cells_of(self, row: Row, column: Column) -> list[Cell]:
+        """Cells of one row in one column, a seed each."""
+        name, source = column
+        own = [cell for cell in self.cells if cell.row.name == row.name and cell.dataset == name]
+        return [cell for cell in own if source in (None, cell.source)]
 
 
 class Bench:
@@ -104,19 +107,14 @@ class Bench:
         *,
         maps: Mapping[tuple[str, str], Path] | None = None,
         settings: Mapping[str, Any] | None = None,
-        backbone: str | None = None,
-        device: str = "auto",
         progress: Silent | None = None,
     ) -> None:
-        self.data, self.maps, self.progress = data, maps or {}, progress or Silent()
-        self.lab = Lab(work, self.maps, self.progress)
+        self.data, self.maps, self.settings = data, maps or {}, settings or {}
+        self.progress = progress or Silent()
+        self.laboratory = Laboratory(work, self.maps, self.progress)
         self.results = RunFolder(work / "results")
-        own: dict[str, Any] = {"model": {"backbone": backbone}} if backbone else {}
-        own |= {"device": device} if device != "auto" else {}
-        self.settings = merge_layers(settings or {}, own)
         make_config(self.settings)  # a wrong one is said now, not once for each cell
-        self._products: dict[tuple[str, tuple[str, ...]], Product] = {}
-        self._bases: dict[tuple[str, tuple[str, ...]], Labelled] = {}
+        self._loaded: dict[tuple[object, ...], BenchData] = {}
         self._bad_bases: set[str] = set()
         for name in dict.fromkeys(name for name, _ in self.maps if name not in data):
             self.progress.warn(f"maps of {name} are not used, because it was not given (--data {name}=PATH).")
@@ -130,23 +128,27 @@ class Bench:
         only : pattern of the rows to run; what is stored of the others is still shown
         show : run nothing, read what is stored
         """
-        names, skipped = self._available(experiment)
+        data, skipped = self._available(experiment)
         for line in skipped:
             self.progress.warn(line)
-        experiment = experiment.expanded(names)
+        experiment = experiment.expanded(data)
         if not any(fnmatch(row.name, only) for row in experiment.rows):
             rows = ", ".join(row.name for row in experiment.rows)
             self.progress.warn(f"{experiment.name}: no row is called like {only!r}, so none is run. It has {rows}.")
-        cells = []
-        for row, dataset, source, seed in _plan(experiment, names, seeds):
-            base = self._base_name(experiment.base_of(row), experiment.excluded(row))
+        cells: list[Cell] = []
+        bases: dict[str, str] = {}
+        for row in experiment.rows:
             wanted = not show and fnmatch(row.name, only)
-            cells.append(self._cell(experiment, Cell(row, dataset, source, base, seed), wanted))
-        products = {name: self._product(name, tuple(sorted(experiment.exclude))) for name in names}
-        used = {cell.base for cell in cells}
-        bases = {base.name: base.fingerprint for base in self._bases.values() if base.name in used}
+            base = self._base(experiment.base_of(row), experiment.excluded(row))
+            for dataset in data:
+                for source in experiment.sources_of(row):
+                    for seed in seeds or row.seeds or experiment.seeds:
+                        cells.append(self._cell(experiment, Cell(row, dataset, source, base, seed), wanted))
+            loaded = self._loaded.get((load_base_set, base, experiment.excluded(row)))
+            if loaded is not None:
+                bases[loaded.name] = loaded.fingerprint
         backbone = resolve_name(make_config(self.settings).model.backbone)
-        return Outcome(experiment, cells, products, bases, skipped, backbone, self.settings)
+        return Outcome(experiment, cells, data, bases, skipped, backbone, self.settings)
 
     def _cell(self, experiment: Experiment, cell: Cell, wanted: bool) -> Cell:
         """Measure what is not stored yet, if wanted."""
@@ -156,23 +158,26 @@ class Bench:
             return replace(cell, state="left out")
         if cell.base is None and (names := experiment.base_of(cell.row)):
             return replace(cell, message=f"no base set: give --data {names[-1]}=PATH")
-        if not self._has_source(cell):
-            hint = f"--maps {cell.dataset}/{cell.source}=DIR"
-            return replace(
-                cell, state="paper only", message=f"no detector {cell.source} here yet; its maps would do: {hint}"
-            )
+        built_in = cell.source in (MASKS, IMAGES_ONLY, *DETECTORS) or ":" in cell.source
+        if not built_in and (cell.dataset, cell.source) not in self.maps:
+            hint = f"its maps would do: --maps {cell.dataset}/{cell.source}=DIR"
+            return replace(cell, state="paper only", message=f"no detector {cell.source} here yet; {hint}")
+        needed = {METRICS[name][0] for name in experiment.metrics}
+        if experiment.figure == "tsne":
+            needed.add("classes")
         metrics: dict[str, float | None] = {}
         seconds: dict[str, float] = {}
         state: State = "done"
-        for measure in self._needed(experiment):
+        # Classes last, because they fail where maps show too little.
+        for measurement in sorted(needed, key=lambda name: (name == "classes", name)):
             try:
-                case = self._case(experiment, cell)
-                name = self._name(case, measure)
+                trial = self._trial(experiment, cell)
+                name = self._name(trial, measurement)
                 stored = self._stored(name)
                 if wanted and (stored is None or stored["state"] == "failed"):
                     at = f"{cell.row.name}, {cell.dataset}, {cell.source}, seed {cell.seed}"
-                    self.progress.say(f"{experiment.name}: {at}: {measure}")
-                    stored = self._do(case, measure, name)
+                    self.progress.say(f"{experiment.name}: {at}: {measurement}")
+                    stored = self._measure(trial, measurement, name)
             except AnomalyNCDError as error:
                 return replace(cell, state="failed", message=str(error))
             if stored is None or stored["state"] == "failed":
@@ -186,30 +191,24 @@ class Bench:
                 cell = replace(cell, features=kept)
         return replace(cell, state=state, metrics=metrics, seconds=seconds)
 
-    def _needed(self, experiment: Experiment) -> list[str]:
-        """Measurements that give the experiment's metrics; classes last, because they fail where maps show too little."""
-        needed = {MEASURES[name] for name in experiment.metrics} | (
-            {"classes"} if experiment.figure == "tsne" else set()
-        )
-        return sorted(needed, key=lambda name: (name == "classes", name))
-
-    def _do(self, case: Case, measure: str, name: str) -> dict[str, Any]:
+    def _measure(self, trial: Trial, measurement: str, name: str) -> dict[str, Any]:
         """Measure and store: predictions and features first, so that where the figures are, all is."""
+        row, data = trial.row, trial.data
         about = {
-            "row": case.row.name, "method": case.row.method, "dataset": case.product.name, "source": case.source,
-            "seed": case.seed, "base": None if case.base is None else case.base.name, "version": __version__,
-            "data": case.product.fingerprint, "settings": case.config.model_dump(mode="json"), "machine": machine(),
-            "rival_settings": {} if case.row.method == OURS else case.row.settings,
+            "row": row.name, "method": row.method, "dataset": data.name, "source": trial.source, "seed": trial.seed,
+            "base": None if trial.base is None else trial.base.name, "version": __version__, "data": data.fingerprint,
+            "settings": trial.config.model_dump(mode="json"), "machine": machine(),
+            "rival_settings": {} if row.method == OURS else row.settings,
         }  # fmt: skip
         try:
-            found: Measured = getattr(self.lab, measure)(case)
+            found: Result = getattr(self.laboratory, measurement)(trial)
         except AnomalyNCDError as error:
             failed = {**about, "state": "failed", "message": str(error)}
             self.results.write_json(f"{name}.json", failed)
-            self.progress.warn(f"{case.row.name}, {case.product.name}, {case.source}: failed. {error}")
+            self.progress.warn(f"{row.name}, {data.name}, {trial.source}: failed. {error}")
             return failed
         if found.predictions is not None:
-            self.results.write_text(f"{name}.csv", to_csv(found.predictions))
+            self.results.write_text(f"{name}.csv", found.predictions.to_csv(index=False, lineterminator="\n"))
         if found.features:
             buffer = io.BytesIO()
             np.savez(buffer, images=list(found.features), features=np.stack(list(found.features.values())))
@@ -218,74 +217,69 @@ class Bench:
         self.results.write_json(f"{name}.json", done)
         return done
 
-    def _case(self, experiment: Experiment, cell: Cell) -> Case:
-        row = cell.row
-        product = self._product(cell.dataset, experiment.excluded(row))
+    def _trial(self, experiment: Experiment, cell: Cell) -> Trial:
+        row, exclude = cell.row, experiment.excluded(cell.row)
+        data = self._load(load_product, cell.dataset, exclude)
         own = row.settings if row.method == OURS else {}
-        fixed: dict[str, Any] = {"n_classes": product.n_classes, "random_state": cell.seed}
-        if not product.has_normal:
+        fixed: dict[str, Any] = {"n_classes": data.n_classes, "random_state": cell.seed}
+        if not data.has_normal:
             fixed["has_normal"] = False
         special = PAPER_SETTINGS.get(cell.dataset, {}) if row.preset == "paper" else {}
         config = make_config(self.settings, special, own, fixed, preset=row.preset)
-        base = self._base(cell.base, product.exclude) if cell.base else None
-        return Case(row, product, cell.source, base, cell.seed, config)
+        base = self._load(load_base_set, cell.base, exclude) if cell.base else None
+        return Trial(row, data, cell.source, base, cell.seed, config)
 
-    def _name(self, case: Case, measure: str) -> str:
+    def _name(self, trial: Trial, measurement: str) -> str:
         """Where a result is stored: by everything that it depends on."""
-        base = None if case.base is None else case.base.fingerprint
-        config: Config = pinned(case.config)
-        about = config.model_dump(mode="json", exclude={"device", "preset", "random_state"})
-        if case.row.method != OURS:
-            about = {"backbone": config.model.backbone, "settings": case.row.settings}
-        weights = None if config.model.weights is None else file_identity(config.model.weights)
-        key: list[Any] = [FORMAT, RUN_FORMAT, __version__, case.product.fingerprint, self.lab.source_key(case), weights]
-        if measure == "boxes":  # nothing is learned
+        config, row, data = definite(trial.config), trial.row, trial.data
+        source = trial.source if trial.uses_source or measurement == "boxes" else IMAGES_ONLY
+        key: list[Any] = [FORMAT, __version__, data.fingerprint, self.laboratory.fingerprint(config.model.weights)]
+        key.append(self.laboratory.source_key(replace(trial, source=source)))
+        if measurement == "boxes":  # nothing is learned
             key += [config.binarize.model_dump(), config.has_normal]
         else:
-            key += [case.row.method, about, base, case.seed]
-        if measure == "combined":  # is about images that the product of this case is without
-            key.append(self._product(case.product.name, ()).fingerprint)
-        source = case.source if case.uses_source else IMAGES_ONLY
-        label = "".join(letter if letter.isalnum() else "-" for letter in f"{case.row.method}-{source}")
-        return f"{measure}/{case.product.name}/{label}-{stable_hash(*key)[:20]}"
+            settings = config.model_dump(mode="json", exclude={"device", "preset", "random_state"})
+            if row.method != OURS:
+                settings = {"backbone": config.model.backbone, "settings": row.settings}
+            key += [row.method, settings, "" if trial.base is None else trial.base.fingerprint, trial.seed]
+        if measurement == "combined":  # is about images that the data of this trial is without
+            key.append(self._load(load_product, data.name, ()).fingerprint)
+        return f"{measurement}/{data.name}/{file_name(f'{row.method}-{source}')}-{stable_hash(*key)[:20]}"
 
     def _stored(self, name: str) -> dict[str, Any] | None:
         """None also where it is damaged: then it is measured again."""
         try:
             stored = json.loads((self.results.path / f"{name}.json").read_text(encoding="utf-8"))
-            texts, tables = ["state", "machine"], ["metrics", "seconds"]
+            kinds = {"state": str, "machine": str, "metrics": dict, "seconds": dict}
             if stored["state"] == "failed":
-                texts, tables = ["state", "message"], []
-            whole = all(isinstance(stored[key], str) for key in texts)
-            return stored if whole and all(isinstance(stored[key], dict) for key in tables) else None
+                kinds = {"message": str}
+            return stored if all(isinstance(stored[key], kind) for key, kind in kinds.items()) else None
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def _available(self, experiment: Experiment) -> tuple[list[str], list[str]]:
+    def _available(self, experiment: Experiment) -> tuple[dict[str, BenchData], list[str]]:
         """Data sets of the columns, and a line for each that is not there."""
         bases = {*BASE_SETS, *(name for row in experiment.rows for name in experiment.base_of(row))}
         others = [name for name, path in self.data.items() if name not in bases and not (path / "images").is_dir()]
-        wanted = experiment.data or others  # images/ and masks/ are a base set's
-        names, skipped = [], []
-        for name in wanted:
+        data, skipped = {}, []
+        for name in experiment.data or others:  # images/ and masks/ are a base set's
             if name not in self.data:
                 skipped.append(f"{name}: skipped, because it was not given (--data {name}=PATH).")
                 continue
             try:
-                self._product(name, tuple(sorted(experiment.exclude)))
-                names.append(name)
+                data[name] = self._load(load_product, name, tuple(sorted(experiment.exclude)))
             except (DataError, OSError) as error:
                 skipped.append(f"{name}: skipped. {error}")
-        if not names:
+        if not data:
             raise DataError(f"{experiment.name}: none of its data sets is there. {' '.join(skipped)}".rstrip())
-        return names, skipped
+        return data, skipped
 
-    def _base_name(self, names: Sequence[str], exclude: tuple[str, ...]) -> str | None:
+    def _base(self, names: Sequence[str], exclude: tuple[str, ...]) -> str | None:
         """The first base set that is given and can be read; where none can, the first that is given."""
         given = [name for name in names if name in self.data]
         for name in given if len(given) > 1 else []:
             try:
-                self._base(name, exclude)
+                self._load(load_base_set, name, exclude)
                 return name
             except (AnomalyNCDError, OSError) as error:
                 if name not in self._bad_bases:
@@ -293,29 +287,11 @@ class Bench:
                 self._bad_bases.add(name)
         return given[0] if given else None
 
-    def _base(self, name: str, exclude: tuple[str, ...]) -> Labelled:
-        if (name, exclude) not in self._bases:
-            self._bases[name, exclude] = load_labelled(name, self.data[name], exclude)
-        return self._bases[name, exclude]
-
-    def _product(self, name: str, exclude: tuple[str, ...]) -> Product:
-        if (name, exclude) not in self._products:
-            self._products[name, exclude] = load_product(name, self.data[name], exclude)
-        return self._products[name, exclude]
-
-    def _has_source(self, cell: Cell) -> bool:
-        built_in = cell.source in (MASKS, IMAGES_ONLY, *DETECTORS) or ":" in cell.source
-        return built_in or (cell.dataset, cell.source) in self.maps
-
-
-def _plan(
-    experiment: Experiment, names: Sequence[str], seeds: Sequence[int] | None
-) -> Iterator[tuple[Row, str, str, int]]:
-    for row in experiment.rows:
-        for dataset in names:
-            for source in experiment.sources_of(row):
-                for seed in seeds or row.seeds or experiment.seeds:
-                    yield row, dataset, source, seed
+    def _load(self, load: Callable[..., BenchData], name: str, exclude: tuple[str, ...]) -> BenchData:
+        """Each folder is read once."""
+        if (load, name, exclude) not in self._loaded:
+            self._loaded[load, name, exclude] = load(name, self.data[name], exclude)
+        return self._loaded[load, name, exclude]
 
 
 def parse_data(texts: Sequence[str]) -> dict[str, Path]:

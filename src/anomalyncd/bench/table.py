@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Any
 
+import pandas as pd
+
 from .experiment import MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row
 from .measure import WHOLE_IMAGE
 from .paper import figures
-from .runner import PAPER_SETTINGS, Cell, Outcome
+from .runner import PAPER_SETTINGS, Cell, Column, Outcome
 
 MVTEC = (
     "bottle", "cable", "capsule", "carpet", "grid", "hazelnut", "leather", "metal_nut", "pill", "screw", "tile",
     "toothbrush", "transistor", "wood", "zipper",
 )  # fmt: skip
-SECONDS = ("binarize-and-crop", "network", "merge", "total")
-PAPER = "↳ paper"
-Column = tuple[str, str | None]  # data set, and source where rows have none of their own
+NOTHING = "–"
 
 
 @dataclass(frozen=True)
@@ -68,98 +66,121 @@ def printed(experiment: Experiment, row: Row, dataset: str, source: str, base: s
     return Printed({name: metrics[name] for name in experiment.metrics if name in metrics}, tuple(tables), averaged)
 
 
-def columns_of(outcome: Outcome) -> list[Column]:
-    """Columns of the table: data sets, each with every source of the experiment."""
-    sources: Sequence[str | None] = outcome.experiment.sources or [None]
-    return [(dataset, source) for dataset in outcome.products for source in sources]
+class Entry:
+    """One row in one column of the table: a cell for each seed, and what the paper prints there."""
+
+    def __init__(self, outcome: Outcome, row: Row, column: Column) -> None:
+        self.metrics, self.cells = outcome.experiment.metrics, outcome.cells_of(row, column)
+        self.printed = Printed({})
+        if self.cells:
+            first = self.cells[0]
+            self.printed = printed(outcome.experiment, row, first.dataset, first.source, first.base)
+
+    @property
+    def done(self) -> list[Cell]:
+        """Cells with results."""
+        return [cell for cell in self.cells if cell.state == "done"]
+
+    def values(self, metric: str) -> list[float]:
+        """Of the seeds that have one."""
+        return [value for cell in self.cells if (value := cell.metrics.get(metric)) is not None]
+
+    def mean(self, metric: str) -> float | None:
+        """Mean over seeds; None where a seed is missing or has nothing to measure."""
+        return _complete_mean([cell.metrics.get(metric) for cell in self.cells])
+
+    @property
+    def text(self) -> str:
+        """Mean ± standard deviation of each metric, or why there is none."""
+        if not self.cells or self.cells[0].state == "left out":
+            return NOTHING
+        nothing = next((cell.state for cell in self.cells if cell.state != "done"), NOTHING)
+        if not any(cell.metrics for cell in self.cells):
+            return nothing
+        texts = []
+        for name in self.metrics:
+            values = self.values(name)
+            spread = f" ± {_number(name, pstdev(values))}" if len(values) > 1 else ""
+            texts.append(_number(name, fmean(values)) + spread if values else nothing)
+        some = 0 < len(self.done) < len(self.cells)
+        return " / ".join(texts) + (f" ({len(self.done)} of {len(self.cells)} seeds)" if some else "")
+
+    @property
+    def paper_text(self) -> str:
+        """The same of the paper."""
+        values = [self.printed.metrics.get(name) for name in self.metrics]
+        return _joined(self.metrics, values) + ("\\*" if self.printed.averaged else "")
 
 
-def cells_of(outcome: Outcome, row: Row, column: Column) -> list[Cell]:
-    """Cells of one row in one column, a seed each."""
-    return [
-        cell
-        for cell in outcome.cells
-        if cell.row.name == row.name and cell.dataset == column[0] and column[1] in (None, cell.source)
-    ]
-
-
-def mean_of(cells: Sequence[Cell], metric: str) -> float | None:
-    """Mean over seeds; None where a seed is missing or has nothing to measure."""
-    known = [value for cell in cells if (value := cell.metrics.get(metric)) is not None]
-    return fmean(known) if known and len(known) == len(cells) else None
+def to_rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
+    """Header and rows as text."""
+    metrics, columns = outcome.experiment.metrics, outcome.columns
+    with_mean = len(columns) > 1 and not outcome.skipped
+    header = ["", *(", ".join(filter(None, column)) for column in columns)]
+    header += ["mean of all columns"] * with_mean + ["seeds", "s"]
+    rows = []
+    for row in outcome.experiment.rows:
+        entries = [Entry(outcome, row, column) for column in columns]
+        if row.method != PAPER_ONLY:
+            means = [[entry.mean(name) for entry in entries] for name in metrics]
+            middle = [_joined(metrics, [_complete_mean(each) for each in means])] * with_mean
+            rows.append([row.name, *(entry.text for entry in entries), *middle, *_seeds_and_seconds(entries)])
+        if tables := dict.fromkeys(table for entry in entries for table in entry.printed.tables):
+            name = f"{row.name} (paper only)" if row.method == PAPER_ONLY else "↳ paper"
+            texts = [entry.paper_text for entry in entries]
+            rows.append([f"{name}, Table {', '.join(tables)}", *texts, *[NOTHING] * with_mean, NOTHING, NOTHING])
+    return header, rows
 
 
 def to_markdown(outcome: Outcome, command: str = "") -> str:
     """The table and what is to be known about it."""
     header, rows = to_rows(outcome)
-    lines = [f"## {outcome.experiment.name}: {outcome.experiment.title}", "", _line(header)]
-    lines += [_line(["---"] * len(header)), *map(_line, rows), "", *(f"- {note}" for note in notes(outcome, command))]
-    return "\n".join(lines) + "\n"
-
-
-def to_rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
-    """Header and rows as text."""
-    experiment, columns = outcome.experiment, columns_of(outcome)
-    with_mean = len(columns) > 1 and not outcome.skipped
-    header = ["", *(", ".join(filter(None, column)) for column in columns)]
-    header += ["mean of all columns"] * with_mean + ["seeds", "s"]
-    rows = []
-    for row in experiment.rows:
-        of_row = [cells_of(outcome, row, column) for column in columns]
-        if row.method != PAPER_ONLY:
-            means = [[mean_of(cells, name) for cells in of_row] for name in experiment.metrics]
-            middle = [_text(experiment.metrics, [_complete_mean(each) for each in means])] * with_mean
-            seeds = {cell.seed for cells in of_row for cell in cells}
-            rows.append([row.name, *(_ours(experiment, cells) for cells in of_row), *middle, *_tail(seeds, of_row)])
-        theirs = [_printed_for(experiment, cells) for cells in of_row]
-        if tables := dict.fromkeys(table for found in theirs for table in found.tables):
-            name = f"{row.name} (paper only)" if row.method == PAPER_ONLY else PAPER
-            texts = [_theirs(experiment, found) for found in theirs]
-            rows.append([f"{name}, Table {', '.join(tables)}", *texts, *["–"] * with_mean, "–", "–"])
-    return header, rows
+    lines = [["---"] * len(header), *rows]
+    table = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in [header, *lines]]
+    title = f"## {outcome.experiment.name}: {outcome.experiment.title}"
+    return "\n".join([title, "", *table, "", *(f"- {note}" for note in notes(outcome, command))]) + "\n"
 
 
 def to_csv(outcome: Outcome) -> str:
     """One line for each row, data set and source, with the paper's figures in columns of their own."""
     experiment = outcome.experiment
-    buffer = io.StringIO()
-    head = ["experiment", "row", "method", "dataset", "source", "base", "state", "seeds", "seconds"]
-    named = [part for name in experiment.metrics for part in (name, f"{name}_std", f"paper_{name}")]
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*head, *named, "paper_tables", "message"])
+    lines = []
     for row in experiment.rows:
-        for column in columns_of(outcome):
-            cells = cells_of(outcome, row, column)
-            if not cells:
+        for column in outcome.columns:
+            entry = Entry(outcome, row, column)
+            if not entry.cells:
                 continue
-            done = [cell for cell in cells if cell.state == "done"]
-            theirs = _printed_for(experiment, cells)
-            values: list[Any] = []
+            line: dict[str, Any] = {
+                "experiment": experiment.name,
+                "row": row.name,
+                "method": row.method,
+                "dataset": column[0],
+                "source": entry.cells[0].source,
+                "base": entry.cells[0].base or "",
+                "state": " and ".join(dict.fromkeys(cell.state for cell in entry.cells)),
+                "seeds": " ".join(str(cell.seed) for cell in entry.done),
+                "seconds": fmean(map(_took, entry.done)) if entry.done else "",
+            }
             for name in experiment.metrics:
-                known = [value for cell in cells if (value := cell.metrics.get(name)) is not None]
-                values += [fmean(known), pstdev(known)] if known else ["", ""]
-                values.append(theirs.metrics.get(name, ""))
-            took = fmean(map(_took, done)) if done else ""
-            states = " and ".join(dict.fromkeys(cell.state for cell in cells))
-            about = [experiment.name, row.name, row.method, column[0], cells[0].source, cells[0].base or "", states]
-            messages = dict.fromkeys(cell.message for cell in cells if cell.message)
-            seeds = " ".join(str(cell.seed) for cell in done)
-            writer.writerow([*about, seeds, took, *values, " ".join(theirs.tables), "; ".join(messages)])
-    return buffer.getvalue()
+                known = entry.values(name)
+                line |= {name: fmean(known), f"{name}_std": pstdev(known)} if known else {name: "", f"{name}_std": ""}
+                line[f"paper_{name}"] = entry.printed.metrics.get(name, "")
+            line["paper_tables"] = " ".join(entry.printed.tables)
+            line["message"] = "; ".join(dict.fromkeys(cell.message for cell in entry.cells if cell.message))
+            lines.append(line)
+    return pd.DataFrame(lines).to_csv(index=False, lineterminator="\n")
 
 
 def notes(outcome: Outcome, command: str = "") -> list[str]:
     """What stands under the table: how to repeat it, what it was made from, and what is missing."""
-    experiment = outcome.experiment
-    measured = " / ".join(METRICS[name] for name in experiment.metrics)
-    unit = ", seconds an image" if set(experiment.metrics) <= set(SECONDS) else ""
+    experiment, cells = outcome.experiment, outcome.cells
+    measured = " / ".join(METRICS[name][1] for name in experiment.metrics)
+    unit = ", seconds an image" if all(METRICS[name][0] == "modules" for name in experiment.metrics) else ""
     lines = [f"Command: `{command}`"] if command else []
     lines.append(f"Cells: {measured}{unit}, mean ± standard deviation over seeds; images, normal counted as one class.")
     if experiment.note:
         lines.append(experiment.note.strip())
-    shown = [
-        printed(experiment, cell.row, cell.dataset, cell.source, cell.base) for cell in outcome.cells if cell.row.paper
-    ]
+    shown = [printed(experiment, cell.row, cell.dataset, cell.source, cell.base) for cell in cells]
     if tables := sorted({table for each in shown for table in each.tables}, key=lambda name: (len(name), name)):
         lines.append(
             f"Paper: Table {', '.join(tables)}, as printed, with its own backbone (DINO ViT-B/8) and base set (AeBAD-S)."
@@ -170,76 +191,48 @@ def notes(outcome: Outcome, command: str = "") -> list[str]:
         )
     lines.append("Labels: only for scoring, and for the number of classes asked for; no method is handed them.")
     lines.append(f"s: seconds for all columns and one seed, maps not counted. Backbone: {outcome.backbone}.")
-    lines += [f"Data: {name}, {len(p.labels)} images, {p.n_classes} classes, {p.fingerprint[:16]}, without "
-              f"{', '.join(p.exclude) or 'nothing'}." for name, p in outcome.products.items()]  # fmt: skip
+    for name, data in outcome.data.items():
+        about = f"{len(data.labels)} images, {data.n_classes} classes, {data.fingerprint[:16]}"
+        lines.append(f"Data: {name}, {about}, without {', '.join(data.exclude) or 'nothing'}.")
     lines += [f"Base set: {name}, {fingerprint[:16]}." for name, fingerprint in outcome.bases.items()]
     if outcome.settings:
-        given = ", ".join(f"{name}={value}" for name, value in _flat(outcome.settings))
-        lines.append(f"All rows, unless one says otherwise: {given}.")
+        lines.append(f"All rows, unless one says otherwise: {', '.join(_flat(outcome.settings))}.")
     for row in experiment.rows:
         if row.method != PAPER_ONLY:
             lines.append(f"{row.name}: {_settings(row, outcome) or 'default settings'}.")
-    lines += [f"Machine: {name}." for name in sorted({cell.machine for cell in outcome.cells if cell.machine})]
-    lines += outcome.skipped
-    found = [f"{c.row.name}, {c.dataset}, {c.source}: {c.message}" for c in outcome.cells if c.message]
-    return lines + list(dict.fromkeys(found))
+    lines += [f"Machine: {name}." for name in sorted({cell.machine for cell in cells if cell.machine})]
+    found = [f"{c.row.name}, {c.dataset}, {c.source}: {c.message}" for c in cells if c.message]
+    return [*lines, *outcome.skipped, *dict.fromkeys(found)]
 
 
 def _settings(row: Row, outcome: Outcome) -> str:
     """What differs from the default."""
-    bases = {cell.base for cell in outcome.cells if cell.row.name == row.name and cell.base}
+    cells = [cell for cell in outcome.cells if cell.row.name == row.name]
     parts = [] if row.method == OURS else [f"method {row.method}"]
-    parts += [f"preset {row.preset}"] * bool(row.preset)
-    parts += [f"{name}={value}" for name, value in _flat(row.settings)]
+    parts += [f"preset {row.preset}"] * bool(row.preset) + _flat(row.settings)
     if row.preset == "paper":
-        for dataset in sorted({cell.dataset for cell in outcome.cells} & set(PAPER_SETTINGS)):
-            parts += [f"{name}={value} on {dataset}, as there" for name, value in _flat(PAPER_SETTINGS[dataset])]
+        for dataset in sorted({cell.dataset for cell in cells} & set(PAPER_SETTINGS)):
+            parts += [f"{setting} on {dataset}, as there" for setting in _flat(PAPER_SETTINGS[dataset])]
     if row.exclude is not None:
         parts.append(f"without {', '.join(row.exclude) or 'leaving any class out'}")
-    parts += [f"base set {name}" for name in sorted(bases)]
-    return ", ".join(parts)
+    return ", ".join(parts + [f"base set {name}" for name in sorted({cell.base for cell in cells if cell.base})])
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Nested settings as `learn.epochs=5`."""
     flat = []
     for name, value in settings.items():
-        flat += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+        flat += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [f"{prefix}{name}={value}"]
     return flat
 
 
-def _ours(experiment: Experiment, cells: Sequence[Cell]) -> str:
-    if not cells or cells[0].state == "left out":
-        return "–"
-    states = list(dict.fromkeys(cell.state for cell in cells if cell.state != "done"))
-    texts = []
-    for name in experiment.metrics:
-        values = [value for cell in cells if (value := cell.metrics.get(name)) is not None]
-        spread = f" ± {pstdev(values):{_form(name)}}" if len(values) > 1 else ""
-        nothing = "–" if not states else states[0]
-        texts.append(f"{fmean(values):{_form(name)}}{spread}" if values else nothing)
-    if not any(cell.metrics for cell in cells):
-        return texts[0]
-    done = sum(cell.state == "done" for cell in cells)
-    return " / ".join(texts) + (f" ({done} of {len(cells)} seeds)" if 0 < done < len(cells) else "")
-
-
-def _printed_for(experiment: Experiment, cells: Sequence[Cell]) -> Printed:
-    if not cells:
-        return Printed({})
-    first = cells[0]
-    return printed(experiment, first.row, first.dataset, first.source, first.base)
-
-
-def _theirs(experiment: Experiment, found: Printed) -> str:
-    mark = "\\*" if found.averaged else ""
-    return _text(experiment.metrics, [found.metrics.get(name) for name in experiment.metrics]) + mark
-
-
-def _tail(seeds: set[int], of_row: Sequence[Sequence[Cell]]) -> list[str]:
+def _seeds_and_seconds(entries: Sequence[Entry]) -> list[str]:
     """Seeds, and seconds of one seed; a result that stands in several columns is counted once."""
-    took = {cell.result: _took(cell) for cells in of_row for cell in cells if cell.state == "done"}
-    done = {cell.seed for cells in of_row for cell in cells if cell.state == "done"}
-    return [", ".join(map(str, sorted(seeds))), f"{sum(took.values()) / len(done):.0f}" if done else "–"]
+    seeds = sorted({cell.seed for entry in entries for cell in entry.cells})
+    done = [cell for entry in entries for cell in entry.done]
+    took = {cell.result: _took(cell) for cell in done}
+    seconds = f"{sum(took.values()) / len({cell.seed for cell in done}):.0f}" if done else NOTHING
+    return [", ".join(map(str, seeds)), seconds]
 
 
 def _took(cell: Cell) -> float:
@@ -251,16 +244,12 @@ def _complete_mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def _text(names: Sequence[str], values: Sequence[float | None]) -> str:
+def _joined(names: Sequence[str], values: Sequence[float | None]) -> str:
     if all(value is None for value in values):
-        return "–"
+        return NOTHING
     pairs = zip(names, values, strict=True)
-    return " / ".join("–" if value is None else f"{value:{_form(name)}}" for name, value in pairs)
+    return " / ".join(NOTHING if value is None else _number(name, value) for name, value in pairs)
 
 
-def _form(metric: str) -> str:
-    return ".4f" if metric in SECONDS else ".3f"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _number(metric: str, value: float) -> str:
+    return f"{value:.4f}" if METRICS[metric][0] == "modules" else f"{value:.3f}"

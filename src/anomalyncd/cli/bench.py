@@ -54,17 +54,15 @@ def bench_run(
     from rich.table import Table
 
     from ..bench.experiment import load_experiment
-    from ..bench.pictures import draw
+    from ..bench.figures import draw
     from ..bench.runner import Bench, parse_data
     from ..bench.table import notes, to_csv, to_markdown, to_rows
     from ..run.folder import RunFolder
 
     experiments = [load_experiment(name) for name in names]
     given = {_data_and_source(name): path for name, path in parse_data(maps or []).items()}
-    bench = Bench(
-        work, parse_data(data), maps=given, settings=opt.layered(None, settings), backbone=backbone, device=device,
-        progress=opt.make_progress(quiet),
-    )  # fmt: skip
+    layer = opt.layered(None, settings, backbone=backbone, device=None if device == "auto" else device)
+    bench = Bench(work, parse_data(data), maps=given, settings=layer, progress=opt.make_progress(quiet))
     chosen = None if seeds is None else _numbers(seeds)
     tables = RunFolder(out or work / "tables")
     made = 0

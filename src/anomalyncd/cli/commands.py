@@ -65,7 +65,7 @@ def discover(
     if tile is not None and detector is None:
         detector = "musc" if normal is None else "patchcore"
     progress = opt.make_progress(quiet)
-    model = AnomalyNCD.from_config(make_config(given, opt.detector_layer(detector, tile)), progress=progress)
+    model = AnomalyNCD(progress=progress, **merge_layers(given, opt.detector_layer(detector, tile)))
     dataset = gather(images, maps, masks, exclude=exclude or (), bare=detector is not None or normal is not None)
     opt.warn_of_unknown(exclude, images, progress)
     if dataset.has_masks and (without := dataset.n_without_mask):
@@ -102,12 +102,12 @@ def detect(
     from ..config import make_config
     from ..data.gather import gather
     from ..discovery.detect import detect_images
-    from ..discovery.maps import stored_config
+    from ..run.detector import detector_config
     from ..run.evaluate import load_truth
 
     layer = opt.layered(config, settings, backbone=backbone, random_state=seed, device=device)
     if fitted is not None:
-        stored = stored_config(fitted)
+        stored = detector_config(fitted)
         chosen = make_config(stored.model_dump(mode="json", exclude={"device"}), layer)
         if detector or normal or tile or (chosen.detect, chosen.model) != (stored.detect, stored.model):
             raise SettingsError(
@@ -252,8 +252,9 @@ def demo(
 
     count = len(DEFECT_KINDS) + 1
     progress = opt.make_progress(quiet)
-    config = make_config(opt.layered(None, settings, backbone=backbone, n_classes=count, random_state=seed))
-    model = AnomalyNCD.from_config(config, progress=progress)
+    layers = opt.layered(None, settings, backbone=backbone, n_classes=count, random_state=seed)
+    make_config(layers)  # mistakes are said before images are made
+    model = AnomalyNCD(progress=progress, **layers)
     line, run = out / "line", out / "run"
     # Good images as in the full line, half again as many as of one kind; combined ones stay out of discovery.
     n_normal = images_per_class * 3 // 2

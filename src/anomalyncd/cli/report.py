@@ -23,9 +23,10 @@ def report(
 ) -> None:
     """Write report.html into a run folder: one file that needs no network."""
     from ..report.html import write_report
+    from ..run.finished import FinishedRun
 
     try:
-        path = write_report(run, opt.make_progress(quiet), attention=not no_attention)
+        path = write_report(FinishedRun(run), opt.make_progress(quiet), attention=not no_attention)
     except OSError as error:
         raise RunError(
             f"{run}: cannot write the report ({error.strerror or error}). Make room or mend the permission."

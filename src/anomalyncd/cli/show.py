@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections import Counter
@@ -13,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from ..data.dataset import Sample
     from ..discovery.detect import DetectionRun
     from ..estimator import AnomalyNCD
     from ..metrics import Evaluation
     from ..progress import Terminal
-
+    from ..run.finished import FinishedRun
 
 FEW = 5  # images of a class that is pointed out
 
@@ -105,13 +102,16 @@ def show_detection(found: DetectionRun, images: Path, out: Path, excluded: list[
 
 def show_run(model: AnomalyNCD, items: Sequence[Sample], out: Path, progress: Terminal) -> None:
     """What `discover` found in the items, with its pictures, and how to go on."""
+    from ..run.finished import FinishedRun
+
+    run = FinishedRun(out, given=items)
     show_counts(model.images_["class_name"])
     times = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in model.seconds_.items() if seconds >= 0.05)
     found = f"{counted(len(model.images_), 'image')}, {counted(len(model.regions_), 'region')}"
     typer.echo(f"\n{found}, {counted(len(model.skipped_), 'file')} skipped" + (f"; {times}" if times else ""))
-    show_count(out)
-    show_small(model.images_, out)
-    draw(out, items, progress)
+    show_count(run)
+    show_small(run)
+    draw(run, progress)
     if model.model_.config.detect.name:
         inputs = ""
     else:
@@ -122,13 +122,11 @@ def show_run(model: AnomalyNCD, items: Sequence[Sample], out: Path, progress: Te
     typer.echo(f"  or: anomalyncd predict {quoted(out)} NEW_IMAGES {inputs}--out new.csv")
 
 
-def show_count(run: Path) -> None:
+def show_count(run: FinishedRun) -> None:
     """How the number of classes was found, where it was not given."""
-    from ..run.folder import COUNT
-
-    if not (run / COUNT).exists():
+    found = run.count
+    if found is None:
         return
-    found = json.loads((run / COUNT).read_text(encoding="utf-8"))
     normal = "normal and " if found["normal"] else ""
     low, high = found["low"], found["high"]
     rivals = f"{low} to {high} are hardly worse" if low < high else "no other number comes near"
@@ -138,34 +136,32 @@ def show_count(run: Path) -> None:
     )
 
 
-def show_small(images: DataFrame, run: Path) -> None:
+def show_small(run: FinishedRun) -> None:
     """Classes and groups of few images, which are easily overlooked."""
     from ..run.folder import GROUPS
-    from ..run.tables import read_csv
 
-    counts = images.loc[images["label"] > 0, "class_name"].value_counts()
+    counts = run.images.loc[run.images["label"] > 0, "class_name"].value_counts()
     if few := [f"{name} ({counted(count, 'image')})" for name, count in counts.items() if count <= FEW]:
         typer.echo(f"Small classes: {', '.join(few)}")
-    groups = read_csv(run / GROUPS)
-    if len(groups):
-        sizes = groups["group"].value_counts()
+    if len(run.outliers):
+        sizes = run.outliers["group"].value_counts()
         typer.echo(
             f"Apart from all others: {counted(int((sizes > 1).sum()), 'small group')} and "
-            f"{counted(int((sizes == 1).sum()), 'single region')}, perhaps rare kinds of defect: {run / GROUPS}"
+            f"{counted(int((sizes == 1).sum()), 'single region')}, perhaps rare kinds of defect: {run.path / GROUPS}"
         )
 
 
-def draw(run: Path, items: Sequence[Sample], progress: Terminal) -> None:
+def draw(run: FinishedRun, progress: Terminal) -> None:
     """The pictures of a run, and where they are."""
     from ..report.classes import draw_class_sheets, draw_classes
     from ..report.count import draw_count
     from ..report.html import write_report
 
     try:
-        overview, pages = draw_classes(run), draw_class_sheets(run, items)
-        count, report = draw_count(run), write_report(run, progress, items=items)
+        overview, pages = draw_classes(run), draw_class_sheets(run)
+        count, report = draw_count(run), write_report(run, progress)
     except OSError as error:  # all else is written, so this must not look like a failed run
-        progress.warn(f"{run}: cannot draw the classes ({error.strerror or error}).")
+        progress.warn(f"{run.path}: cannot draw the classes ({error.strerror or error}).")
         return
     if overview is not None:
         typer.echo(f"Look at the classes: {overview}")

@@ -26,6 +26,7 @@ def update(
 ) -> None:
     """Take new IMAGES into RUN: its classes keep their numbers and names, and new ones open where unknowns gather."""
     from ..estimator import AnomalyNCD
+    from ..run.finished import FinishedRun
 
     opt.not_both(maps, masks)
     progress = opt.make_progress(quiet)
@@ -54,7 +55,7 @@ def update(
         return
     typer.echo("\nThe run now holds:")
     show_counts(model.images_["class_name"])
-    draw(run, (), progress)
+    draw(FinishedRun(run), progress)
     typer.echo(f"Next: anomalyncd review {quoted(run)}   (look at what is new, and name it)")
 
 

@@ -20,9 +20,9 @@ def weights_list() -> None:
     from ..model.weights import list_weights
 
     table = Table("name", "architecture", "MB", "status", "licence", "origin", box=None, pad_edge=False)
-    for row in list_weights():
-        size = f"{row.size / 1e6:.0f}" if row.size else "?"
-        table.add_row(row.name, row.architecture, size, row.status, row.licence, row.origin)
+    for entry, status, size in list_weights():
+        megabytes = f"{size / 1e6:.0f}" if size else "?"
+        table.add_row(entry.name, entry.architecture, megabytes, status, entry.licence, entry.origin)
     show(table)
     typer.echo("Any other ViT of timm goes by its name. Get one: anomalyncd weights fetch NAME")
 

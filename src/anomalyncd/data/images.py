@@ -33,6 +33,7 @@ MAX_SIDE = 1_000_000  # each row costs time, however short it is
 
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP")
 _TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_STARTS = (b"\x89PNG", b"\xff\xd8\xff", b"BM", *_TIFF_STARTS, b"RIFF")
 _ORIENTATION_TAG = 274
 _FLOAT_TOLERANCE = 1e-4  # arithmetic on 0..1 images overshoots by a little
 _MAX_SCANNED = 2_000_000_000  # pixels times scans of a progressive JPEG, each of which goes over all of them
@@ -124,6 +125,15 @@ def open_file(path: Path) -> BinaryIO:
         return path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise BadFileError(f"{path}: cannot be read ({_reason(error)})") from error
+
+
+def begins_as_image(path: Path) -> bool:
+    """Whether a file begins as images do that are read: enough to hand it on, not to say that it is whole."""
+    try:
+        with open_file(path) as file:
+            return file.read(4).startswith(_STARTS)
+    except BadFileError:
+        return False
 
 
 def _content(path: Path) -> bytes:

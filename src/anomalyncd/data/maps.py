@@ -80,13 +80,10 @@ def read_map(
     >>> read_map(np.array([[[0, 51, 255]]], dtype=np.uint8))
     array([[0. , 0.2, 1. ]], dtype=float32)
     """
-    if isinstance(source, np.ndarray):
-        values, name = _without_single_axes(source), "map array"
-    elif isinstance(source, StackRow):
+    if isinstance(source, StackRow):
         values, name = _read_row(source), str(source)
     else:
-        held = source if isinstance(source, bytes) else as_path(source)
-        values, name = _read_npy(held) if _is_npy(held) else decode(held, max_pixels=max_pixels)[0], name_of(held)
+        values, name, _ = _read(source, "map array", max_pixels)
     values = _numbers(values, name)
     if values.ndim == 3 and values.shape[2] in (3, 4):
         grey, others = values[..., :1], values[..., 1:3]
@@ -134,19 +131,12 @@ def read_mask(source: str | Path | bytes | NDArray[Any], *, max_pixels: int | No
            [ True, False]])
     """
     threshold = 0
-    if isinstance(source, np.ndarray):
-        values, name = _without_single_axes(source), "mask array"
-    else:
-        held = source if isinstance(source, bytes) else as_path(source)
-        name = name_of(held)
-        if _is_npy(held):
-            values = _read_npy(held)
-        else:
-            values, file_format = decode(held, palette_indices=True, max_pixels=max_pixels)
-            half = np.iinfo(values.dtype).max // 2 if values.dtype.kind == "u" else 0
-            colours = values[..., :3] if values.ndim == 3 else values
-            bright = colours.max(initial=0) > half
-            threshold = half if file_format in _LOSSY_FORMATS or bright else 0
+    values, name, picture_format = _read(source, "mask array", max_pixels, palette_indices=True)
+    if picture_format:
+        half = np.iinfo(values.dtype).max // 2 if values.dtype.kind == "u" else 0
+        colours = values[..., :3] if values.ndim == 3 else values
+        is_bright = colours.max(initial=0) > half
+        threshold = half if picture_format in _LOSSY_FORMATS or is_bright else 0
     values = _numbers(values, name)
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)) or values.size == 0:
         raise BadFileError(f"{name}: expected a mask of shape (H, W) with at least one pixel, got {values.shape}")
@@ -177,6 +167,19 @@ def read_row_names(stack: Path) -> tuple[Path, list[str]] | None:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{text}: expected one image name a line, in UTF-8 ({error})") from error
     return text, [posix(line.strip()) for line in lines if line.strip()]
+
+
+def _read(
+    source: str | Path | bytes | NDArray[Any], name: str, max_pixels: int | None, *, palette_indices: bool = False
+) -> tuple[NDArray[Any], str, str]:
+    """Values of an array or a file, what messages call it, and the format of a picture ("" for anything else)."""
+    if isinstance(source, np.ndarray):
+        return _without_single_axes(source), name, ""
+    held = source if isinstance(source, bytes) else as_path(source)
+    if _is_npy(held):
+        return _read_npy(held), name_of(held), ""
+    values, picture_format = decode(held, palette_indices=palette_indices, max_pixels=max_pixels)
+    return values, name_of(held), picture_format
 
 
 def _read_row(row: StackRow) -> NDArray[Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import cast
 
 import cv2
 import numpy as np
 
+from ..errors import SettingsError
 from .textures import Array, Shape, smoothstep, value_noise
 
 
@@ -24,7 +24,7 @@ class Spot:
 
 
 def _blend(surface: Array, colour: Array, alpha: Array) -> Array:
-    return cast(Array, surface + (colour - surface) * alpha[..., None])
+    return np.asarray(surface + (colour - surface) * alpha[..., None])
 
 
 def _strokes(shape: Shape, lines: list[tuple[Array, Array]]) -> Array:
@@ -36,13 +36,13 @@ def _strokes(shape: Shape, lines: list[tuple[Array, Array]]) -> Array:
         for start, end, width in zip(knots, knots[1:], np.round(widths * fine).astype(int).tolist(), strict=False):
             cv2.line(canvas, start, end, 255, max(width, 1))
     small = cv2.resize(canvas, shape[::-1], interpolation=cv2.INTER_AREA)
-    return cast(Array, small.astype(np.float32) / 255)
+    return small.astype(np.float32) / 255
 
 
 def _shifted(field: Array, offset: tuple[float, float]) -> Array:
     """The field (H, W) moved by offset = (dx, dy) pixels; zeros come in."""
     matrix = np.array([[1, 0, offset[0]], [0, 1, offset[1]]], np.float64)
-    return cast(Array, cv2.warpAffine(field, matrix, field.shape[::-1], flags=cv2.INTER_LINEAR))
+    return cv2.warpAffine(field, matrix, field.shape[::-1], flags=cv2.INTER_LINEAR)
 
 
 def _direction(angle: float) -> Array:
@@ -157,13 +157,11 @@ def fibre(surface: Array, rng: np.random.Generator, spot: Spot) -> Array:
     points = (points - points.mean(0) + (spot.x, spot.y)).astype(np.float32)
     width = rng.uniform(1.7, 3.2) * scale
     thread = _strokes(shape, [(points, np.full(n, width, np.float32))])
-    shine = _strokes(
-        shape,
-        [(points + np.array(spot.light, np.float32) * width * 0.2, np.full(n, width * 0.3, np.float32))],
-    )
+    lit_side = points + np.array(spot.light, np.float32) * width * 0.2
+    shine = _strokes(shape, [(lit_side, np.full(n, width * 0.3, np.float32))])
     drop = rng.uniform(1.0, 2.2) * scale
     shadow = _shifted(thread, (-drop * spot.light[0], -drop * spot.light[1]))
-    shadow = cast(Array, cv2.GaussianBlur(shadow, (0, 0), 0.8 * scale))
+    shadow = cv2.GaussianBlur(shadow, (0, 0), 0.8 * scale)
     colour = _FIBRE_COLOURS[rng.integers(len(_FIBRE_COLOURS))] * rng.uniform(0.8, 1.4)
     shaded = surface * (1 - 0.38 * shadow)[..., None]
     painted = _blend(shaded, np.broadcast_to(colour, surface.shape), rng.uniform(0.85, 1.0) * thread)
@@ -191,7 +189,7 @@ def stamp(surface: Array, rng: np.random.Generator, spot: Spot) -> Array:
     middle = (plate.shape[1] / 2, plate.shape[0] / 2)
     matrix = np.asarray(cv2.getRotationMatrix2D(middle, rng.uniform(-180, 180), zoom), np.float64)
     matrix[:, 2] += np.subtract((spot.x, spot.y), middle)
-    ink = cast(Array, cv2.warpAffine(soft, matrix, shape[::-1], flags=cv2.INTER_LINEAR))
+    ink = cv2.warpAffine(soft, matrix, shape[::-1], flags=cv2.INTER_LINEAR)
     coverage = 0.86 + 0.10 * value_noise(rng, shape, (1.5 * scale, 1.5 * scale))
     coverage -= 0.5 * smoothstep(1.0, 2.2, value_noise(rng, shape, (7 * scale, 7 * scale)))
     alpha = rng.uniform(0.55, 0.95) * ink * np.clip(coverage, 0.25, 1)
@@ -207,3 +205,9 @@ DEFECTS: dict[str, Callable[[Array, np.random.Generator, Spot], Array]] = {
     "print": stamp,
 }
 DEFECT_KINDS: tuple[str, ...] = tuple(DEFECTS)
+
+
+def check_kinds(kinds: Collection[str]) -> None:
+    """Raise `SettingsError` unless all are names of defects."""
+    if unknown := sorted(set(kinds) - set(DEFECTS)):
+        raise SettingsError(f"kinds must be of {', '.join(DEFECTS)}, but got {', '.join(unknown)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import io
 import json
 import os
@@ -14,7 +15,7 @@ import cv2
 import numpy as np
 
 from ..errors import DataError, SettingsError
-from .defects import DEFECT_KINDS
+from .defects import DEFECT_KINDS, check_kinds
 from .scene import DemoImage, make_image
 
 _VERSION = 1  # raise it when equal settings give other pixels, so that old folders are not reused
@@ -35,21 +36,23 @@ def iter_line(
 
     An image depends on its class, its number and the settings, not on how many others are asked for.
 
-    Args:
-        n_per_class: images of each defect kind.
-        n_normal: good images.
-        n_combined: images with two different kinds.
-        size: side of the square images, or (H, W).
-        texture: a name out of `TEXTURES`, or several that take turns from image to image.
-        kinds: which of `DEFECT_KINDS` occur.
-        seed: same seed, same line.
+    Parameters
+    ----------
+    n_per_class : images of each defect kind
+    n_normal : good images
+    n_combined : images with two different kinds
+    size : side of the square images, or (H, W)
+    texture : a name out of `TEXTURES`, or several that take turns from image to image
+    kinds : which of `DEFECT_KINDS` occur
+    seed : same seed, same line
 
-    Example:
-        >>> line = iter_line(n_per_class=1, n_normal=1, n_combined=1, size=64, kinds=["hole", "crack"])
-        >>> [(item.name, len(item.kinds)) for item in line]
-        [('good/000', 0), ('hole/000', 1), ('crack/000', 1), ('combined/000', 2)]
+    Examples
+    --------
+    >>> line = iter_line(n_per_class=1, n_normal=1, n_combined=1, size=64, kinds=["hole", "crack"])
+    >>> [(item.name, len(item.kinds)) for item in line]
+    [('good/000', 0), ('hole/000', 1), ('crack/000', 1), ('combined/000', 2)]
     """
-    height, width = (size, size) if isinstance(size, int) else size
+    shape = (size, size) if isinstance(size, int) else size
     textures = [texture] if isinstance(texture, str) else list(texture)
     for label, index in _plan(n_per_class, n_normal, n_combined, kinds):
         class_index = ("good", *DEFECT_KINDS, "combined").index(label)
@@ -58,81 +61,58 @@ def iter_line(
             present = tuple(rng.choice(sorted(set(kinds)), 2, replace=False).tolist())
         else:
             present = () if label == "good" else (label,)
-        yield make_image(
-            present,
-            texture=textures[index % len(textures)],
-            rng=rng,
-            size=(height, width),
-            name=f"{label}/{index:03d}",
-        )
+        surface = textures[index % len(textures)]
+        yield make_image(present, texture=surface, rng=rng, size=shape, name=f"{label}/{index:03d}")
 
 
-def make_line(
-    out: str | Path,
-    *,
-    n_per_class: int = 16,
-    n_normal: int = 24,
-    n_combined: int = 4,
-    size: int | tuple[int, int] = 320,
-    texture: str | Sequence[str] = "brushed_metal",
-    kinds: Sequence[str] = DEFECT_KINDS,
-    seed: int = 0,
-    on_image: Callable[[int, int], None] | None = None,
-) -> Path:
+def make_line(out: str | Path, *, on_image: Callable[[int, int], None] | None = None, **settings: Any) -> Path:
     """Write a line: `images/<label>/<nnn>.png`, `masks/…` (none for good images), `maps/…npy`, `truth.csv`.
 
     `demo.json` keeps the settings and `truth.csv` (image, label, kinds with ';') comes last: a whole line of
     the same settings is reused, a broken-off one is made again, a folder with anything else is left alone.
 
-    Args:
-        out: folder to write, made where missing.
-        n_per_class, n_normal, n_combined, size, texture, kinds, seed: as in `iter_line`.
-        on_image: called with (images done, images in all) after each image.
+    Parameters
+    ----------
+    out : folder to write, made where missing
+    on_image : called with (images done, images in all) after each image
+    settings : as in `iter_line`
 
-    Returns:
-        The folder.
+    Returns
+    -------
+    The folder.
 
-    Raises:
-        DataError: the folder holds something else, or a line with other settings.
-        SettingsError: a setting is unknown or out of range.
+    Raises
+    ------
+    DataError
+        The folder holds something else, or a line with other settings.
+    SettingsError
+        A setting is unknown or out of range.
 
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     out = make_line(folder, n_per_class=1, n_normal=1, n_combined=0, size=64, kinds=["hole"])
-        ...     sorted(path.relative_to(out).as_posix() for path in out.glob("i*/*/*"))
-        ['images/good/000.png', 'images/hole/000.png']
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     out = make_line(folder, n_per_class=1, n_normal=1, n_combined=0, size=64, kinds=["hole"])
+    ...     sorted(path.relative_to(out).as_posix() for path in out.glob("i*/*/*"))
+    ['images/good/000.png', 'images/hole/000.png']
     """
     out = Path(out)
-    settings = {
-        "version": _VERSION,
-        "n_per_class": n_per_class,
-        "n_normal": n_normal,
-        "n_combined": n_combined,
-        "size": [size, size] if isinstance(size, int) else list(size),
-        "texture": [texture] if isinstance(texture, str) else list(texture),
-        "kinds": list(kinds),
-        "seed": seed,
-    }
-    plan = _plan(n_per_class, n_normal, n_combined, kinds)
-    _check_folder(out, settings)
+    given = {**inspect.getcallargs(iter_line, **settings)}
+    size, texture = given["size"], given["texture"]
+    given["size"] = [size, size] if isinstance(size, int) else list(size)
+    given["texture"] = [texture] if isinstance(texture, str) else list(texture)
+    given["kinds"] = list(given["kinds"])
+    stored = {"version": _VERSION, **given}
+    plan = _plan(*(given[name] for name in ("n_per_class", "n_normal", "n_combined", "kinds")))
+    _check_folder(out, stored)
     if (out / "truth.csv").exists() and all(path.exists() for item in plan for path in _files(out, *item)):
         return out
     (out / "truth.csv").unlink(missing_ok=True)
 
-    line = iter_line(
-        n_per_class=n_per_class,
-        n_normal=n_normal,
-        n_combined=n_combined,
-        size=size,
-        texture=texture,
-        kinds=kinds,
-        seed=seed,
-    )
     rows = []
-    for done, ((label, index), item) in enumerate(zip(plan, line, strict=True), start=1):
+    for done, ((label, index), item) in enumerate(zip(plan, iter_line(**given), strict=True), start=1):
         if done == 1:  # not before the first image has proved the settings good
-            _write(out / "demo.json", json.dumps(settings, indent=2).encode() + b"\n")
+            _write(out / "demo.json", json.dumps(stored, indent=2).encode() + b"\n")
         for path, content in zip(_files(out, label, index), _contents(item), strict=False):
             _write(path, content)
         rows.append([f"{item.name}.png", item.label, ";".join(item.kinds)])
@@ -146,8 +126,7 @@ def make_line(
 
 def _plan(n_per_class: int, n_normal: int, n_combined: int, kinds: Sequence[str]) -> list[tuple[str, int]]:
     """Label and number of every image, in order."""
-    if unknown := sorted(set(kinds) - set(DEFECT_KINDS)):
-        raise SettingsError(f"kinds must be of {', '.join(DEFECT_KINDS)}, but got {', '.join(unknown)}")
+    check_kinds(kinds)
     if n_combined and len(set(kinds)) < 2:
         raise SettingsError(f"combined images need two kinds of defect, but kinds is {list(kinds)}: set n_combined=0")
     counts = {"good": n_normal, **dict.fromkeys(kinds, n_per_class), "combined": n_combined}

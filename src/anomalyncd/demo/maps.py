@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -18,20 +16,22 @@ _PARTIAL_MISS_RATE = 0.04
 def imperfect_map(mask: npt.NDArray[np.bool_], change: Array, rng: np.random.Generator) -> Array:
     """Score a defect per patch: blurred, noisy, by contrast, with rare false alarms and partial misses.
 
-    Args:
-        mask: (H, W) bool, the true defect.
-        change: (H, W) float32 in 0..1, how much the defect changed each pixel.
-        rng: source of randomness.
+    Parameters
+    ----------
+    mask : (H, W) bool, the true defect
+    change : (H, W) float32 in 0..1, how much the defect changed each pixel
 
-    Returns:
-        (H // 2, W // 2) float32 in 0..1.
+    Returns
+    -------
+    (H // 2, W // 2) float32 in 0..1
 
-    Example:
-        >>> mask = np.zeros((64, 96), bool)
-        >>> mask[20:40, 30:50] = True
-        >>> scores = imperfect_map(mask, mask * np.float32(0.4), np.random.default_rng(0))
-        >>> scores.shape, bool(scores[12:18, 18:23].mean() > 2 * scores[:6].mean())
-        ((32, 48), True)
+    Examples
+    --------
+    >>> mask = np.zeros((64, 96), bool)
+    >>> mask[20:40, 30:50] = True
+    >>> scores = imperfect_map(mask, mask * np.float32(0.4), np.random.default_rng(0))
+    >>> scores.shape, bool(scores[12:18, 18:23].mean() > 2 * scores[:6].mean())
+    ((32, 48), True)
     """
     height, width = mask.shape
     cells = min(_GRID / max(height, width), 1 / 3)
@@ -48,11 +48,11 @@ def imperfect_map(mask: npt.NDArray[np.bool_], change: Array, rng: np.random.Gen
     floor = 0.08 + rng.uniform(0, 0.05) + 0.020 * value_noise(rng, grid, (9, 9))
     floor += 0.016 * value_noise(rng, grid, (1.5, 1.5))
     scores = np.clip(floor + 0.86 * response, 0, 1).astype(np.float32)
-    return cast(Array, cv2.resize(scores, (width // 2, height // 2), interpolation=cv2.INTER_LINEAR))
+    return np.asarray(cv2.resize(scores, (width // 2, height // 2), interpolation=cv2.INTER_LINEAR))
 
 
 def _shrink(field: Array, grid: Shape) -> Array:
-    return cast(Array, cv2.resize(field, grid[::-1], interpolation=cv2.INTER_AREA))
+    return cv2.resize(field, grid[::-1], interpolation=cv2.INTER_AREA)
 
 
 def _half_hidden(coverage: Array, rng: np.random.Generator) -> Array:
@@ -69,4 +69,4 @@ def _weak_blob(grid: Shape, rng: np.random.Generator) -> Array:
     centre_y, centre_x = rng.uniform(0.1, 0.9, 2) * grid
     spread = rng.uniform(1.5, 3.0)
     distance = ((y - centre_y) ** 2 + (x - centre_x) ** 2) / (2 * spread**2)
-    return cast(Array, rng.uniform(0.2, 0.5) * np.exp(-distance))
+    return np.asarray(rng.uniform(0.2, 0.5) * np.exp(-distance))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import SettingsError
-from .defects import DEFECTS, Spot
+from .defects import DEFECTS, Spot, check_kinds
 from .maps import imperfect_map
 from .textures import TEXTURES, Array, Shape
 
@@ -24,13 +23,12 @@ _TRIES = 300
 class DemoImage:
     """An inspection image and all that is true of it.
 
-    Attributes:
-        name: `<label>/<nnn>` on a line.
-        image: (H, W, 3) uint8 RGB.
-        mask: (H, W) bool, the pixels that the defects changed visibly; all False on a good image.
-        map: (H // 2, W // 2) float32 in 0..1, an imperfect anomaly map.
-        kinds: the defects in the image.
-        label: "good", the kind, or "combined".
+    name : `<label>/<nnn>` on a line
+    image : (H, W, 3) uint8 RGB
+    mask : (H, W) bool, the pixels that the defects changed visibly; all False on a good image
+    map : (H // 2, W // 2) float32 in 0..1, an imperfect anomaly map
+    kinds : the defects in the image
+    label : "good", the kind, or "combined"
     """
 
     name: str
@@ -54,23 +52,20 @@ def make_image(
     An equal `rng` with other `kinds` gives the same piece under the same light: with `kinds=()`, the image
     without its defects.
 
-    Args:
-        kinds: names out of `DEFECT_KINDS`; none for a good product.
-        texture: a name out of `TEXTURES`.
-        rng: source of randomness.
-        size: (H, W) in pixels, each at least 64.
-        name: stored with the image; the label where empty.
+    Parameters
+    ----------
+    kinds : names out of `DEFECTS`; none for a good product
+    texture : a name out of `TEXTURES`
+    size : (H, W) in pixels, each at least 64
+    name : stored with the image; the label where empty
 
-    Returns:
-        The image with mask and map.
-
-    Example:
-        >>> item = make_image(["hole"], texture="wood_grain", rng=np.random.default_rng(0), size=(96, 128))
-        >>> item.label, item.image.shape, item.map.shape, bool(item.mask.any())
-        ('hole', (96, 128, 3), (48, 64), True)
+    Examples
+    --------
+    >>> item = make_image(["hole"], texture="wood_grain", rng=np.random.default_rng(0), size=(96, 128))
+    >>> item.label, item.image.shape, item.map.shape, bool(item.mask.any())
+    ('hole', (96, 128, 3), (48, 64), True)
     """
-    if unknown := sorted(set(kinds) - set(DEFECTS)):
-        raise SettingsError(f"kinds must be of {', '.join(DEFECTS)}, but got {', '.join(unknown)}")
+    check_kinds(kinds)
     if texture not in TEXTURES:
         raise SettingsError(f"texture must be one of {', '.join(TEXTURES)}, but got {texture!r}")
     if min(size) < _MIN_SIDE:
@@ -87,14 +82,8 @@ def make_image(
     noise = noise_rng.normal(0, light_rng.uniform(0.004, 0.011), shot.shape).astype(np.float32)
     change = np.abs(shot - clean).max(2)
     label = "good" if not kinds else kinds[0] if len(kinds) == 1 else "combined"
-    return DemoImage(
-        name=name or label,
-        image=np.round(np.clip(shot + noise * np.sqrt(0.3 + shot), 0, 1) * 255).astype(np.uint8),
-        mask=mask,
-        map=imperfect_map(mask, change, map_rng),
-        kinds=tuple(kinds),
-        label=label,
-    )
+    image = np.round(np.clip(shot + noise * np.sqrt(0.3 + shot), 0, 1) * 255).astype(np.uint8)
+    return DemoImage(name or label, image, mask, imperfect_map(mask, change, map_rng), tuple(kinds), label)
 
 
 def _piece(texture: str, rng: np.random.Generator, size: Shape) -> Array:
@@ -105,10 +94,7 @@ def _piece(texture: str, rng: np.random.Generator, size: Shape) -> Array:
     middle = (canvas.shape[1] / 2, canvas.shape[0] / 2)
     matrix = np.asarray(cv2.getRotationMatrix2D(middle, rng.uniform(-2.5, 2.5), 1.0), np.float64)
     matrix[:, 2] += rng.uniform(-0.25, 0.25, 2) * margin - margin
-    return cast(
-        Array,
-        cv2.warpAffine(canvas, matrix, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT),
-    )
+    return cv2.warpAffine(canvas, matrix, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT)
 
 
 def _scale(size: Shape) -> float:
@@ -122,12 +108,13 @@ def _exposure(rng: np.random.Generator, size: Shape, light: tuple[float, float])
     vignette = 1 - rng.uniform(0.03, 0.18) * (x**2 + y**2) / 2
     warmth = rng.normal(0, 0.018)
     colour = np.array([1 + warmth, 1, 1 - warmth])
-    return cast(Array, (rng.uniform(0.84, 1.14) * gradient * vignette)[..., None] * colour).astype(np.float32)
+    light_and_lens = rng.uniform(0.84, 1.14) * gradient * vignette
+    return np.asarray(light_and_lens[..., None] * colour, np.float32)
 
 
 def _photograph(reflectance: Array, exposure: Array) -> Array:
     """(H, W, 3) float32 in 0..1: the surface under its light through a lens, which is never quite sharp."""
-    return cast(Array, np.clip(cv2.GaussianBlur(reflectance * exposure, (0, 0), 0.6), 0, 1))
+    return np.clip(cv2.GaussianBlur(reflectance * exposure, (0, 0), 0.6), 0, 1)
 
 
 def _damage(
@@ -144,13 +131,8 @@ def _damage(
     for kind in kinds:
         limit = 3.0
         for _ in range(_TRIES):
-            spot = Spot(
-                x=rng.uniform(0.16, 0.84) * width,
-                y=rng.uniform(0.16, 0.84) * height,
-                size=float(np.exp(rng.uniform(0, np.log(limit)))),
-                scale=_scale(size),
-                light=light,
-            )
+            x, y = rng.uniform(0.16, 0.84) * width, rng.uniform(0.16, 0.84) * height
+            spot = Spot(x, y, float(np.exp(rng.uniform(0, np.log(limit)))), _scale(size), light)
             damaged = DEFECTS[kind](surface, rng, spot)
             new = _visible_change(_photograph(surface, exposure), _photograph(damaged, exposure))
             near = cv2.dilate(new.astype(np.uint8), np.ones((2 * gap + 1, 2 * gap + 1), np.uint8)) > 0
@@ -170,4 +152,4 @@ def _visible_change(clean: Array, damaged: Array) -> npt.NDArray[np.bool_]:
     _, parts, stats, _ = cv2.connectedComponentsWithStats(seen, connectivity=8)
     large = stats[:, cv2.CC_STAT_AREA] >= 5
     large[0] = False
-    return cast(npt.NDArray[np.bool_], large[parts])
+    return np.asarray(large[parts])

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]  # float32
 Shape = tuple[int, int]
 
 
 def value_noise(rng: np.random.Generator, shape: Shape, cell: tuple[float, float]) -> Array:
     """Smooth random field with zero mean and unit variance.
 
-    Args:
-        rng: source of randomness.
-        shape: (H, W) in pixels.
-        cell: height and width of one grain in pixels; unequal values give streaks.
+    Parameters
+    ----------
+    shape : (H, W) in pixels
+    cell : height and width of one grain in pixels; unequal values give streaks
 
-    Returns:
-        (H, W) float32.
-
-    Example:
-        >>> value_noise(np.random.default_rng(0), (20, 30), (4, 8)).shape
-        (20, 30)
+    Examples
+    --------
+    >>> value_noise(np.random.default_rng(0), (20, 30), (4, 8)).shape
+    (20, 30)
     """
     (height, width), (cell_y, cell_x) = shape, (max(cell[0], 1.0), max(cell[1], 1.0))
     rows, columns = int(np.ceil(height / cell_y)) + 5, int(np.ceil(width / cell_x)) + 5
@@ -35,7 +33,7 @@ def value_noise(rng: np.random.Generator, shape: Shape, cell: tuple[float, float
     x = np.arange(width, dtype=np.float32) / cell_x + 1 + rng.random(dtype=np.float32)
     field = np.ascontiguousarray(_cubic(np.ascontiguousarray(_cubic(grid, y).T), x).T)
     field -= field.mean()
-    return cast(Array, field / max(float(field.std()), 1e-6))
+    return field / max(float(field.std()), 1e-6)
 
 
 def _cubic(grid: Array, positions: Array) -> Array:
@@ -49,13 +47,13 @@ def _cubic(grid: Array, positions: Array) -> Array:
         (t - 1) * t * t / 2,
     )
     # Four sums rather than one matrix product: BLAS may add in another order with another number of threads.
-    return cast(Array, sum(weight * grid[start - 1 + k] for k, weight in enumerate(weights)))
+    return np.asarray(sum(weight * grid[start - 1 + k] for k, weight in enumerate(weights)))
 
 
 def smoothstep(low: float, high: float, x: Array) -> Array:
     """0 below low, 1 above high (or the reverse where low > high), smooth between; float32 like x."""
     t = np.clip((x - low) / (high - low), 0, 1)
-    return cast(Array, t * t * (3 - 2 * t))
+    return t * t * (3 - 2 * t)
 
 
 def _tinted(grey: Array, colour: tuple[float, float, float]) -> Array:
@@ -97,7 +95,7 @@ def terrazzo(rng: np.random.Generator, shape: Shape, scale: float) -> Array:
     """Polished cement with angular stone chips of many sizes."""
     palette = np.array([[0.75, 0.73, 0.69], [0.50, 0.48, 0.46], [0.62, 0.54, 0.45], [0.42, 0.43, 0.44]])
     height, width = shape
-    surface = np.empty((height, width, 3), np.float32)
+    surface: Array = np.empty((height, width, 3), np.float32)
     surface[:] = (0.64, 0.625, 0.60)
     for _ in range(int(height * width / (110 * scale**2))):
         radius = scale * min(1.1 * (1 - rng.random()) ** -0.6, 8.0)
@@ -107,7 +105,7 @@ def terrazzo(rng: np.random.Generator, shape: Shape, scale: float) -> Array:
         corners += rng.uniform((0, 0), (width, height))
         colour = palette[rng.integers(len(palette))] + rng.normal(0, 0.025)
         cv2.fillPoly(surface, [np.round(corners * 8).astype(np.int32)], colour.tolist(), cv2.LINE_8, 3)
-    surface = cast(Array, cv2.GaussianBlur(surface, (0, 0), 0.55 * max(scale, 1)))
+    surface = cv2.GaussianBlur(surface, (0, 0), 0.55 * max(scale, 1))
     grain = 0.012 * value_noise(rng, shape, (1.2, 1.2)) + 0.012 * value_noise(rng, shape, (5 * scale, 5 * scale))
     return surface + grain[..., None]
 
@@ -125,7 +123,7 @@ def wood_grain(rng: np.random.Generator, shape: Shape, scale: float) -> Array:
     light, dark = np.array([[0.74, 0.58, 0.41], [0.55, 0.375, 0.225]], np.float32)
     surface = light * (1 - darkness) + dark * darkness
     surface *= 1 - 0.30 * pores[..., None]
-    return cast(Array, surface + 0.02 * value_noise(rng, shape, (80 * scale, 40 * scale))[..., None])
+    return np.asarray(surface + 0.02 * value_noise(rng, shape, (80 * scale, 40 * scale))[..., None])
 
 
 TEXTURES: dict[str, Callable[[np.random.Generator, Shape, float], Array]] = {

@@ -20,8 +20,8 @@ from ..regions.extract import Extracted, Extractor
 from ..regions.prefetch import ahead
 from ..regions.records import ImageRecord, report_files
 from ..run.store import SHARD
-from ..run.tables import assign
 from .model import DiscoveryModel
+from .results import assign
 
 Picture = npt.NDArray[np.uint8]
 
@@ -95,11 +95,7 @@ class Predictor:
         """Classes of what was extracted; truth : id → class by folder, only copied into the table."""
         model = self.model
         probabilities, unknown = model.recognize(found.parts, found.regions)
-        result = assign(
-            found.images, found.regions, probabilities, model.classes, model.names, model.config.merge, unknown
-        )
-        if truth:
-            result.images["true_label"] = [truth.get(name) for name in result.images["image"]]
+        result = assign(found.images, found.regions, probabilities, model, unknown, truth)
         skipped = {record.id: record.error for record in found.images if record.error}
         return Prediction(result.labels, result.probabilities, result.regions, result.images, skipped)
 

@@ -18,10 +18,11 @@ from ..model.device import choose_device
 from ..progress import Silent
 from ..regions.records import ImageRecord, report_files
 from ..run.evaluate import DetectionScores, evaluate_maps
-from ..run.folder import IMAGES_TABLE, LOG, RunFolder
+from ..run.folder import IMAGES_TABLE, LOG, MAPS, METRICS, SCORES, RunFolder
 from ..run.log import logging_to
+from ..run.stages import Stages
 from ..run.tables import to_csv
-from .maps import MAPS, METRICS, SCORES, are_mirrored, make_maps, pinned
+from .maps import are_mirrored, make_maps
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,6 @@ def detect_images(
     normal : folder of normal images; fitted : earlier run whose detector is used as it is
     """
     _check_names(inputs)
-    config = pinned(config)
     choose_device(config.device)
     inputs.check_outside(out, *([] if normal is None else [normal]))
     if fitted is not None and fitted.resolve() == out.resolve():
@@ -70,9 +70,9 @@ def detect_images(
         for note in inputs.notes:
             log.warn(note)
         started = time.perf_counter()
-        items, table = make_maps(
-            folder, inputs.samples, config, log, normal=normal_images, fitted=fitted, protected=True
-        )
+        stages = Stages(folder, config, log)
+        config = stages.config
+        samples, table = make_maps(stages, inputs.samples, normal=normal_images, fitted=fitted, protected=True)
         seconds = time.perf_counter() - started
         if not folder.place(IMAGES_TABLE).exists():  # else these are the settings of a whole run
             folder.write_text("config.yaml", config.to_yaml())
@@ -82,7 +82,7 @@ def detect_images(
         if truth_of := inputs.truth:
             scores["label"] = scores["image"].map(truth_of)
         folder.write_text(SCORES, to_csv(scores))
-        metrics = evaluate_maps(items, table, truth, config, log)
+        metrics = evaluate_maps(samples, table, truth, config, log)
         if metrics is None:
             folder.remove(METRICS)
         else:

@@ -41,9 +41,9 @@ class DiscoveryModel:
     config : the settings it was fitted with
     classifier : None when there was no region to learn from
     binarizer : fitted on the maps, None when masks were given
-    gate : regions with a lower score are false alarms
+    least_score : regions with a lower score are false alarms
     learns_normal : whether the classifier's first class is the normal one
-    alarm : where an image without a stable region is cut, see `Extractor`
+    cut_score : where an image without a stable region is cut, see `Extractor`
     names : label → name of the class
     classes : (K,) int, labels in the order of the columns of all probabilities; empty until their number is known
     unknown : how far regions lie from all that was fitted; None when there was no region
@@ -53,9 +53,9 @@ class DiscoveryModel:
     config: Config
     classifier: Classifier | None = None
     binarizer: Binarizer | None = None
-    gate: float = 0.0
+    least_score: float = 0.0
     learns_normal: bool = False
-    alarm: float = 0.0
+    cut_score: float = 0.0
     names: dict[int, str] = field(default_factory=dict)
     classes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     unknown: UnknownScore | None = None
@@ -110,6 +110,11 @@ class DiscoveryModel:
         return self.classes if self.learns_normal else self.classes[self.classes > 0]
 
     @property
+    def is_retrained(self) -> bool:
+        """Whether the network's last block was trained, so that its features are others than the frozen ones."""
+        return self.classifier is not None and bool(self.classifier.last_block)
+
+    @property
     def n_region_classes(self) -> int:
         """Classes that regions fall into."""
         return len(self.learned_classes)
@@ -124,8 +129,8 @@ class DiscoveryModel:
         classifier = self.classifier
         novel = novel_probabilities(classifier.cosines(parts), classifier.n_base, classifier.temperature)
         out[:, len(self.classes) - self.n_region_classes :] = novel
-        if self.gate > 0:
-            false_alarm = np.array([region.score for region in regions]) < self.gate
+        if self.least_score > 0:
+            false_alarm = np.array([region.score for region in regions]) < self.least_score
             out[false_alarm] = 0
             out[false_alarm, 0] = 1
         return out
@@ -153,7 +158,7 @@ class DiscoveryModel:
         """As `region_probabilities`, with rows of NaN for regions of an unknown kind, and the unknown score (R,) of each."""
         probabilities, scores = self.region_probabilities(parts, regions), np.zeros(len(regions))
         if self.unknown is not None and self.classifier is not None and regions:
-            alarms = np.array([region.score for region in regions]) >= self.gate
+            alarms = np.array([region.score for region in regions]) >= self.least_score
             scores = np.where(alarms, self.unknown(self.classifier.space.transform(parts)), 0.0)
             probabilities[scores > 0.5] = np.nan
         return probabilities, scores
@@ -171,7 +176,7 @@ class DiscoveryModel:
     def extractor(self, say: Say | None = None, network: TokenNetwork | None = None) -> Extractor:
         """For new images: the same range, crops and features as when it was fitted; network : instead of the backbone."""
         encoder = make_encoder(network or self.vit(say), self.config)
-        return Extractor(self.config, self.binarizer, encoder, self.alarm)
+        return Extractor(self.config, self.binarizer, encoder, self.cut_score)
 
     def pack(self) -> bytes:
         """The file's content."""
@@ -186,9 +191,9 @@ class DiscoveryModel:
             "config": self.config.model_dump(mode="json"),
             "classifier": self.classifier.settings() if self.classifier else None,
             "binarizer": self.binarizer.get_state() if self.binarizer else None,
-            "gate": self.gate,
+            "least_score": self.least_score,
             "learns_normal": self.learns_normal,
-            "alarm": self.alarm,
+            "cut_score": self.cut_score,
             "names": {str(k): name for k, name in self.names.items()},
             "classes": self.classes.tolist(),
             "highest": self.highest,
@@ -199,8 +204,8 @@ class DiscoveryModel:
     @classmethod
     def read(cls, folder: Path, *, device: str = "auto", names: bool = True) -> DiscoveryModel:
         """The model of a run folder, with the names that people gave to its classes unless `names` is False."""
-        path = folder / MODEL_FILE
         RunFolder(folder).recover()
+        path = RunFolder(folder).place(MODEL_FILE)
         if not path.is_file():
             raise RunError(
                 f"{folder}: expected a finished run with {MODEL_FILE}, none found. Make or finish one with "
@@ -219,9 +224,8 @@ class DiscoveryModel:
             limit = np.inf if meta["unknown_limit"] is None else float(meta["unknown_limit"])
             unknown = None if reference is None else UnknownScore(reference.astype(np.float32), limit)
             model = cls(
-                config, classifier, binarizer, meta["gate"], meta["learns_normal"], meta["alarm"], own_names, classes,
-                unknown,
-                meta["highest"],
+                config, classifier, binarizer, meta["least_score"], meta["learns_normal"], meta["cut_score"], own_names,
+                classes, unknown, meta["highest"],
             )  # fmt: skip
         except RunError:
             raise
@@ -236,7 +240,7 @@ class DiscoveryModel:
 
 def read_names(folder: Path) -> dict[int, str]:
     """Label → name that people gave to a class, from classes.json; empty where there is no such file."""
-    path = folder / CLASS_NAMES
+    path = RunFolder(folder).place(CLASS_NAMES)
     if not path.exists():
         return {}
     try:

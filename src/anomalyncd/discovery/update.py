@@ -16,16 +16,19 @@ from ..assign.unknown import fit_unknown
 from ..checksums import stable_hash
 from ..data.dataset import Dataset, Sample
 from ..errors import DataError
+from ..labels import UNKNOWN
 from ..learn.features import FeatureSpace
 from ..progress import Silent
 from ..regions.extract import Extracted, is_readable
 from ..regions.records import report_files
+from ..run.detector import read_detector
+from ..run.finished import FinishedRun
 from ..run.folder import MANIFEST, STAGES, UPDATE, RunFolder
 from ..run.store import SHARD, RegionStore
 from ..run.tables import manifest
-from .maps import detect_again, detected
+from .maps import numbered_maps, write_maps
 from .model import DiscoveryModel
-from .relearn import Move, RunState, learn_again, read_state
+from .relearn import Move, RunState, learn_again
 
 MOST = 0.75  # of a group
 SUSPECTS = 0.2  # share of known regions as far off as a new one must be to make a new class with others
@@ -65,16 +68,18 @@ def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, de
     """
     progress = progress or Silent()
     with RunFolder(run).writing() as folder:
-        state = read_state(folder, device)
+        state = RunState.of(FinishedRun(run, device=device))
         model = state.model
         _check(model, inputs)
-        items, truth, known = _new_items(run, state, inputs)
-        if not items:
+        samples, known = _new_samples(run, state, inputs)
+        if not samples:
             return Update(0, 0, known, unknown=int((state.labels < 0).sum()))
-        n_images, before, classes = len(state.images), state.labels, set(model.classes.tolist())
-        store = _extract(folder, model, n_images, items, progress)
+        n_images, before, classes = len(state.store.images), state.labels, set(model.classes.tolist())
+        if inputs.is_bare:
+            samples = _with_maps(folder, model, n_images, samples, progress)
+        store = _extract(folder, model, n_images, samples, progress)
         skipped = report_files(store.images[n_images:], progress)
-        larger = _joined(state, store, items, truth)
+        larger = _joined(state, store, samples)
         wanted = open_classes(larger, len(before))
         files, labels = learn_again(larger, wanted, larger.fixed, model.names)
         folder.commit(
@@ -87,7 +92,7 @@ def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, de
         if was != now
     ]
     return Update(
-        len(items) - len(skipped), len(labels) - len(before), known, opened, int((labels < 0).sum()), moved, skipped
+        len(samples) - len(skipped), len(labels) - len(before), known, opened, int((labels < 0).sum()), moved, skipped
     )
 
 
@@ -110,62 +115,65 @@ def _changed(item: Sample, since: int) -> bool:
         return False
 
 
-def _new_items(run: Path, state: RunState, inputs: Dataset) -> tuple[list[Sample], dict[str, str], list[str]]:
-    """Items that the run does not hold yet, under names that it does not use yet; their truth; names of the others."""
+def _new_samples(run: Path, state: RunState, dataset: Dataset) -> tuple[list[Sample], list[str]]:
+    """Samples that the run does not hold yet, under names that it does not use yet; and names of the others."""
     files = dict(zip(state.manifest["file"].fillna(""), state.manifest["status"], strict=True))  # the last one counts
-    written = RunFolder(run).place(MANIFEST).stat().st_mtime_ns
-    names = {record.id for record in state.images}
-    items, truth, known = [], {}, []
-    for item in inputs.samples:
-        status = files.get(str(item.image.absolute())) if isinstance(item.image, Path) else None
-        if status == "ok" and _changed(item, written):
+    written = (run / MANIFEST).stat().st_mtime_ns
+    names = {record.id for record in state.store.images}
+    samples, known = [], []
+    for sample in dataset:
+        status = files.get(str(sample.image.absolute())) if isinstance(sample.image, Path) else None
+        if status == "ok" and _changed(sample, written):
             status = None  # a camera has used the name again
-        if status == "ok" or (status == "skipped" and not is_readable(item)):
-            known.append(item.id)
+        if status == "ok" or (status == "skipped" and not is_readable(sample)):
+            known.append(sample.id)
             continue
-        name, number, path = item.id, 1, PurePosixPath(item.id)
+        name, number, path = sample.id, 1, PurePosixPath(sample.id)
         while name in names:  # another folder has an image of the same name
             number += 1
             name = path.with_name(f"{path.stem} ({number}){path.suffix}").as_posix()
         names.add(name)
-        items.append(replace(item, id=name))
-        if item.label is not None:
-            truth[name] = item.label
-    return items, truth, known
+        samples.append(replace(sample, id=name))
+    return samples, known
+
+
+def _with_maps(
+    folder: RunFolder, model: DiscoveryModel, first: int, samples: Sequence[Sample], progress: Silent
+) -> list[Sample]:
+    """The samples with maps of the run's own detector, which are kept in the run as those of `discover` are."""
+    names = numbered_maps(samples, first)
+    write_maps(folder, samples, names, read_detector(folder.path, model.config), progress)
+    return [replace(sample, map=folder.place(name)) for sample, name in zip(samples, names, strict=True)]
 
 
 def _extract(
-    folder: RunFolder, model: DiscoveryModel, first: int, items: Sequence[Sample], progress: Silent
+    folder: RunFolder, model: DiscoveryModel, first: int, samples: Sequence[Sample], progress: Silent
 ) -> RegionStore:
     """Regions and features of the new images, in shards behind those of the run."""
     extractor = model.extractor(progress.say)
-    bare = model.config.detect.name and all(item.map is None and item.mask is None for item in items)
-    detector = detect_again(folder.path, model.config) if bare else None
 
     def shards() -> Iterator[Extracted]:
-        for start in range(0, len(items), SHARD):
-            some = items[start : start + SHARD]
-            yield extractor(detected(some, detector) if detector else some, first_index=first + start)
-            advance(len(some))
+        for start in range(0, len(samples), SHARD):
+            yield extractor(samples[start : start + SHARD], first_index=first + start)
+            advance(len(samples[start : start + SHARD]))
 
-    with progress.task("Regions", len(items)) as advance:
+    with progress.task("Regions", len(samples)) as advance:
         return RegionStore(folder).read(first).extend(shards())
 
 
-def _joined(state: RunState, store: RegionStore, items: Sequence[Sample], truth: dict[str, str]) -> RunState:
+def _joined(state: RunState, store: RegionStore, samples: Sequence[Sample]) -> RunState:
     """The run with the new images behind its own; new regions have the classes that the model gives them, or −1."""
-    model, n_images, n_regions = state.model, len(state.images), len(state.regions)
+    model, n_images, n_regions = state.model, len(state.store.images), len(state.regions)
     new, parts = store.regions[n_regions:], {name: values[n_regions:] for name, values in store.parts.items()}
     probabilities, _ = model.recognize(parts, new)
     nothing = np.isnan(probabilities).any(axis=1)
-    labels = np.where(nothing, -1, model.classes[np.nan_to_num(probabilities).argmax(axis=1)])
-    rows = manifest(store.images[n_images:], items, store.run.path)
-    return replace(
-        state, images=store.images, regions=store.regions, parts=store.parts,
-        labels=np.concatenate([state.labels, labels.astype(np.int64)]),
-        fixed=np.concatenate([state.fixed, np.zeros(len(new), bool)]), truth=state.truth | truth,
-        crops=state.crops + [store.crop_name(region) for region in new],
-        manifest=pd.concat([state.manifest, rows], ignore_index=True),
+    labels = np.where(nothing, UNKNOWN, model.classes[np.nan_to_num(probabilities).argmax(axis=1)])
+    rows = manifest(store.images[n_images:], samples, store.run.path)
+    return RunState(
+        model, store, store.parts, np.concatenate([state.labels, labels.astype(np.int64)]),
+        np.concatenate([state.fixed, np.zeros(len(new), bool)]),
+        state.truth | {sample.id: sample.label for sample in samples if sample.label is not None},
+        pd.concat([state.manifest, rows], ignore_index=True),
     )  # fmt: skip
 
 
@@ -189,8 +197,8 @@ def open_classes(state: RunState, n_before: int) -> npt.NDArray[np.int64]:
     places = np.flatnonzero(apart)
     if len(places) < max(model.config.unknown.group, 2):
         return labels
-    space = FeatureSpace(model.classifier.space.weights).fit(state.parts, center=not apart.all())
-    features = space.transform(state.parts)
+    space = FeatureSpace(model.classifier.space.weights).fit(state.features, center=not apart.all())
+    features = space.transform(state.features)
     known = features[:n_before][labels[:n_before] >= 0]
     groups = fcluster(linkage(features[places], "average", metric="cosine"), 1.0, "distance")
     following = max(int(labels.max()), model.highest) + 1
@@ -206,13 +214,13 @@ def open_classes(state: RunState, n_before: int) -> npt.NDArray[np.int64]:
 def _suspicion(state: RunState, n_before: int) -> npt.NDArray[np.float64]:
     """Unknown scores (R,) that a fifth of the run's own regions exceed; 0 for these themselves and for false alarms."""
     assert state.model.classifier is not None
-    features = state.model.classifier.space.transform(state.parts)
+    features = state.model.classifier.space.transform(state.features)
     images = np.array([region.index for region in state.regions])
     known = np.flatnonzero(state.labels[:n_before] >= 0)
     wary, _ = fit_unknown(features[known], images[known], SUSPECTS)
     scores = np.zeros(len(features))
     scores[n_before:] = wary(features[n_before:])
-    scores[[region.score < state.model.gate for region in state.regions]] = 0
+    scores[[region.score < state.model.least_score for region in state.regions]] = 0
     return scores
 
 

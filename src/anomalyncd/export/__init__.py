@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import DataError, SettingsError
 from ..progress import Silent
+from ..run.finished import FinishedRun
 from ..run.tables import to_csv
 from . import fiftyone, labelstudio
 from .coco import coco
@@ -69,7 +70,8 @@ def export_run(
         raise SettingsError(f"--root says which folder Label Studio serves, so it does not go with --format {format}.")
     if link and format != "folders":
         raise SettingsError(f"--link is about copies of images, so it does not go with --format {format}.")
-    results = Results(run)
+    finished = FinishedRun(run)
+    results = Results(finished)
     out = out or run / "export" / format
     check_outside(out, run, results.images)
 
@@ -90,7 +92,7 @@ def export_run(
     n_steps = 0 if format in ("csv", "fiftyone") else len(images)  # those look into no image, and need no bar
     with (progress or Silent()).task("Export", n_steps) as advance, whole_folder(out, format, notes) as folder:
         if format == "csv":
-            for name, table in (("images.csv", image_table(results)), ("regions.csv", region_table(results))):
+            for name, table in (("images.csv", image_table(finished)), ("regions.csv", region_table(finished))):
                 (folder / name).write_bytes(to_csv(table).encode("utf-8"))
         elif format == "coco":
             write_json(folder / "annotations.json", coco(results, advance))
@@ -106,7 +108,7 @@ def export_run(
             missing[:] = copy_images(results, images, folder, link=link, on_image=advance)
     gone = set(missing) if format == "folders" else set()
     written = [image for image in images if image.name not in gone]
-    n_regions = len(results.region_table) if format == "csv" else sum(len(image.findings) for image in written)
+    n_regions = len(finished.regions) if format == "csv" else sum(len(image.findings) for image in written)
     return Exported(out, len(written), n_regions, root, missing, without_file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,13 +42,17 @@ def _key(image: Image) -> str:
 
 
 def _detection(image: Image, found: Finding, classes: list[str]) -> dict[str, Any]:
-    x, y, width, height = found.box
     attributes = {"region": found.region, "area": found.area, "score": found.score}
-    if found.unknown is not None:
+    if not math.isnan(found.unknown):
         attributes["unknown"] = found.unknown
     return {
         "label": classes.index(found.class_name),
-        "bounding_box": [x / image.width, y / image.height, width / image.width, height / image.height],
+        "bounding_box": [
+            found.x / image.width,
+            found.y / image.height,
+            found.width / image.width,
+            found.height / image.height,
+        ],
         "confidence": found.probability,
         "attributes": attributes,
     }

@@ -9,7 +9,9 @@ import unicodedata
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePosixPath
 
-from .source import UNKNOWN, Image, Results
+from ..data.images import begins_as_image
+from ..labels import UNKNOWN
+from .source import Image, Results
 from .target import MARKER
 
 LONGEST = 150  # bytes of a name; a file system takes 255
@@ -84,10 +86,8 @@ def _shortened(stem: str) -> str:
 
 
 def _place(source: Path, target: Path, link: bool) -> bool:
-    """Whether the file could be read, and so was placed."""
-    try:
-        source.open("rb").close()
-    except OSError:
+    """Whether the file is an image, and so was placed; a table that somebody else made may name any other file."""
+    if not begins_as_image(source):
         return False
     target.parent.mkdir(exist_ok=True)
     for make in (os.link, os.symlink) if link else ():

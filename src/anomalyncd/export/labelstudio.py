@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__
+from ..data.run_lengths import run_lengths
 from ..errors import SettingsError
 from .source import Finding, Image, Results
 
@@ -33,15 +34,22 @@ def tasks(
     images : all with a file inside `root`, the folder that Label Studio serves
     """
     for image in images:
-        boxes, masks = [_class(image, BOX)], [_class(image, MASK)]
-        for finding, mask in results.masks(image):
-            boxes.append(_region(image, finding, "rectangle", BOX, _box(image, finding)))
-            masks.append(_region(image, finding, "brush", MASK, {"format": "rle", "rle": brush_rle(mask)}))
+        size = {"original_width": image.width, "original_height": image.height, "image_rotation": 0}
+        choice = {"choices": [image.class_name]}
+        answers = {
+            control: [_answer(f"{image.number}-{CLASS}-{control}", "choices", CLASS, image.probability, choice)]
+            for control in (MASK, BOX)
+        }
+        for found, mask in results.masks(image):
+            brush = {"format": "rle", "rle": brush_rle(mask)}
+            for control, kind, value in ((MASK, "brushlabels", brush), (BOX, "rectanglelabels", _box(image, found))):
+                name, value = f"{image.number}-{found.region}-{control}", {**value, kind: [found.class_name]}
+                answers[control].append(_answer(name, kind, control, found.probability, value, **size))
         yield {
             "data": {"image": _url(image, root), "name": image.name},
             "predictions": [
                 {"model_version": f"anomalyncd {__version__} {kind}", "score": image.probability, "result": result}
-                for kind, result in (("masks", masks), ("boxes", boxes))
+                for kind, result in (("masks", answers[MASK]), ("boxes", answers[BOX]))
             ],
         }
         on_image()
@@ -89,14 +97,12 @@ def brush_rle(mask: NDArray[np.bool_]) -> list[int]:
     >>> brush_rle(np.array([[False, True]]))
     [0, 0, 0, 8, 57, 181, 124, 48, 8, 127, 224]
     """
-    pixels = mask.ravel()
-    starts = np.flatnonzero(np.append(True, pixels[1:] != pixels[:-1]))
-    lengths = 4 * np.diff(starts, append=len(pixels))
-    bits = [f"{4 * len(pixels):032b}{8 - 1:05b}", *(f"{size - 1:04b}" for size in SIZES)]
-    for length, inside in zip(lengths.tolist(), pixels[starts].tolist(), strict=True):
+    bits = [f"{4 * mask.size:032b}{8 - 1:05b}", *(f"{size - 1:04b}" for size in SIZES)]
+    for place, count in enumerate(run_lengths(mask.T)):  # of 0, 1, 0, … along the rows
+        length, value = 4 * count, 255 * (place % 2)
         for part in [LONGEST] * (length // LONGEST) + [length % LONGEST] * (length % LONGEST > 0):
             choice = next(index for index, size in enumerate(SIZES) if part <= 1 << size)
-            bits.append(f"1{choice:02b}{part - 1:0{SIZES[choice]}b}{255 * inside:08b}")
+            bits.append(f"1{choice:02b}{part - 1:0{SIZES[choice]}b}{value:08b}")
     stream = "".join(bits)
     n_bytes = -(-len(stream) // 8)
     return list(int(stream.ljust(8 * n_bytes, "0"), 2).to_bytes(n_bytes, "big"))
@@ -107,37 +113,12 @@ def _url(image: Image, root: Path) -> str:
     return "/data/local-files/?d=" + quote(image.file.relative_to(root).as_posix())
 
 
-def _class(image: Image, prediction: str) -> dict[str, Any]:
-    return {
-        "id": f"{image.number}-{CLASS}-{prediction}",
-        "type": "choices",
-        "from_name": CLASS,
-        "to_name": IMAGE,
-        "score": image.probability,
-        "value": {"choices": [image.class_name]},
-    }
+def _answer(name: str, kind: str, control: str, score: float, value: dict[str, Any], **size: int) -> dict[str, Any]:
+    return {"id": name, "type": kind, "from_name": control, "to_name": IMAGE, **size, "score": score, "value": value}
 
 
-def _region(image: Image, finding: Finding, kind: str, control: str, value: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": f"{image.number}-{finding.region}-{control}",
-        "type": f"{kind}labels",
-        "from_name": control,
-        "to_name": IMAGE,
-        "original_width": image.width,
-        "original_height": image.height,
-        "image_rotation": 0,
-        "score": finding.probability,
-        "value": {**value, f"{kind}labels": [finding.class_name]},
-    }
-
-
-def _box(image: Image, finding: Finding) -> dict[str, float]:
-    x, y, width, height = finding.box
-    return {
-        "x": 100 * x / image.width,
-        "y": 100 * y / image.height,
-        "width": 100 * width / image.width,
-        "height": 100 * height / image.height,
-        "rotation": 0,
-    }
+def _box(image: Image, found: Finding) -> dict[str, Any]:
+    """In percent of the image."""
+    x, width = (100 * side / image.width for side in (found.x, found.width))
+    y, height = (100 * side / image.height for side in (found.y, found.height))
+    return {"x": x, "y": y, "width": width, "height": height, "rotation": 0}

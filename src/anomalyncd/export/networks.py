@@ -11,36 +11,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from ..detect import DETECTORS, MuSc, PatchCore
+from ..detect import MuSc, PatchCore
 from ..detect.musc import References
 from ..detect.patchcore import PatchBank
-from ..detect.stored import FILE
-from ..discovery.maps import DETECTOR, detect_again
-from ..discovery.model import DiscoveryModel, make_encoder
 from ..errors import DataError, SettingsError
+from ..model.backbone import MaskGuidedViT
 from ..progress import Silent
+from ..run.finished import FinishedRun
 from ..run.folder import CLASS_NAMES, MODEL_FILE
 from ..runtime.engine import open_graph
-from ..runtime.folder import DETECTOR_FILE, ExportInfo, GridInfo, NetworkInfo
+from ..runtime.folder import ExportInfo, GridInfo, NetworkInfo
 from ..runtime.network import GraphNetwork
-from .onnx import (
-    Description,
-    trained_grid,
-    write_compare,
-    write_grid,
-    write_guided,
-    write_lowest,
-    write_patches,
-    write_scores,
-)
-from .openvino import Calibration, Sample, convert
+from . import onnx
+from .openvino import Calibration, convert
 from .rounded import fit_unknown_again
 from .source import Results
 from .target import check_outside, whole_folder
 
 COPIED = (MODEL_FILE, CLASS_NAMES, "config.yaml")
+Writers = dict[str, Callable[[Path], onnx.Description]]  # graph → what writes it as ONNX
 
 
 @dataclass(frozen=True)
@@ -77,106 +66,84 @@ def export_networks(
     format : `onnx` or `openvino`
     out : folder to write, `export/<format>` in the run folder by default, with `-int8` behind where it is so
     int8 : for `openvino`: quantise what describes the regions, with ranges from the run's own crops and images; the
-        detector stays float32
+        detector stays float32, because a map that is a bit off moves a mask by much
     calibration : folder of images to take the ranges from instead of the run's own images
     """
     _check(format, int8, calibration)
+    progress = progress or Silent()
     out = out or run / "export" / (format + ("-int8" if int8 else ""))
-    check_outside(out, run, Results(run).images)
-    networks = RunNetworks(run, progress or Silent())
-    samples = Calibration(run, networks.model.config, calibration) if int8 else None
+    finished = FinishedRun(run, device="cpu")
+    check_outside(out, run, Results(finished).images)
+    vit = finished.model.vit(progress.say)
+    network, writers = _network(finished, vit)
+    detector, grid, detector_writers = _detector(finished)
+    quantised = Calibration(finished, calibration).samples(list(writers), vit) if int8 else {}
+    writers |= detector_writers
     ending = ".onnx" if format == "onnx" else ".xml"
-    notes: dict[str, Any] = {}
-    as_float = []
-    descriptions: dict[str, Description] = {}
+    notes: dict[str, Any] = {"run": run.resolve().name, "inputs_and_outputs": {}}
     with whole_folder(out, format, notes) as folder, tempfile.TemporaryDirectory(prefix="anomalyncd-") as workspace:
         for path in [run / name for name in COPIED if (run / name).exists()]:
             shutil.copyfile(path, folder / path.name)
-        if isinstance(networks.memory, References):
-            shutil.copyfile(run / DETECTOR / FILE, folder / DETECTOR_FILE)
-        with (progress or Silent()).task("Graphs", len(networks.writers)) as advance:
-            for name, write in networks.writers.items():
-                onnx = (folder if format == "onnx" else Path(workspace)) / f"{name}.onnx"
-                descriptions[name] = write(onnx)
+        if isinstance(detector, MuSc):
+            detector.save(folder)  # with its references
+        with progress.task("Graphs", len(writers)) as advance:
+            for name, write in writers.items():
+                path = (folder if format == "onnx" else Path(workspace)) / f"{name}.onnx"
+                notes["inputs_and_outputs"][name + ending] = write(path)
                 if format == "openvino":
-                    found = networks.samples(name, samples) if samples else []
-                    as_float += [name] if samples and not found and name in ("patches", "guided") else []
-                    convert(onnx, folder / f"{name}.xml", found)
+                    convert(path, folder / f"{name}.xml", quantised.get(name, []))
                 advance()
         refitted = True
         if int8:
-            graphs = {name: open_graph(folder / f"{name}.xml", "openvino") for name in networks.writers}
-            rounded = GraphNetwork(networks.network, graphs)
-            refitted = fit_unknown_again(run, networks.model, rounded, progress or Silent())
-            (folder / MODEL_FILE).write_bytes(networks.model.pack())
-        packages = ("torch", "timm", "onnx", *(("openvino",) if format == "openvino" else ()))
+            graphs = {name: open_graph(folder / f"{name}.xml", "openvino") for name in quantised}
+            refitted = fit_unknown_again(finished, GraphNetwork(network, graphs), progress)
+            (folder / MODEL_FILE).write_bytes(finished.model.pack())
         info = ExportInfo(
             format=format,
             precision="int8" if int8 else "float32",
-            network=networks.network,
-            graphs={name: name + ending for name in networks.writers},
-            detector=networks.model.config.detect.name,
-            detector_grid=networks.detector_grid,
+            network=network,
+            graphs={name: name + ending for name in writers},
+            detector=finished.model.config.detect.name,
+            detector_grid=grid,
         )
-        notes |= {
-            "run": run.resolve().name,
-            "made_with": {name: version(name) for name in packages},
-            "inputs_and_outputs": {name + ending: text for name, text in descriptions.items()},
-            **info.notes(folder),
-        }
+        packages = ("torch", "timm", "onnx", *(("openvino",) if format == "openvino" else ()))
+        notes |= {"made_with": {name: version(name) for name in packages}, **info.notes(folder)}
     n_bytes = sum(path.stat().st_size for path in out.iterdir())
-    detector = networks.model.config.detect.name
-    return ExportedNetworks(out, n_bytes, detector, networks.detector_grid is not None, as_float, refitted)
+    as_float = [name for name, samples in quantised.items() if not samples]
+    return ExportedNetworks(out, n_bytes, info.detector, grid is not None, as_float, refitted)
 
 
-class RunNetworks:
-    """The networks of a run on the processor.
+def _network(run: FinishedRun, vit: MaskGuidedViT) -> tuple[NetworkInfo, Writers]:
+    """The graphs that the run's features need."""
+    features, size = run.model.config.features, run.model.config.model.input_size
+    block = run.model.extractor(network=vit).encoder.block
+    own = {name: getattr(vit, name) for name in NetworkInfo.model_fields if name != "block"}
+    writers: Writers = {}
+    if features.class_token:
+        writers["guided"] = lambda path: onnx.write_guided(path, vit, block, size)
+    if (features.patches and not features.class_token) or features.context or features.surround:
+        writers["patches"] = lambda path: onnx.write_patches(path, vit, block, size)
+    return NetworkInfo(block=block, **own), writers
 
-    Attributes
-    ----------
-    writers : graph → what writes it as ONNX; only graphs that the run's features and detector need
-    memory, detector_grid : of the run's detector; None where maps or masks were given, or where it cannot be exported
-    """
 
-    def __init__(self, run: Path, progress: Silent) -> None:
-        self.model = DiscoveryModel.read(run, device="cpu")
-        config, features = self.model.config, self.model.config.features
-        self.vit = vit = self.model.vit(progress.say)
-        block, size = make_encoder(vit, config).block, config.model.input_size
-        own = {name: getattr(vit, name) for name in NetworkInfo.model_fields if name != "block"}
-        self.network = NetworkInfo(block=block, **own)
-        self.writers: dict[str, Callable[[Path], Description]] = {}
-        if features.class_token:
-            self.writers["guided"] = lambda path: write_guided(path, vit, block, size)
-        if (features.patches and not features.class_token) or features.context or features.surround:
-            self.writers["patches"] = lambda path: write_patches(path, vit, block, size)
-        self.memory: nn.Module | None = None
-        self.detector_grid: GridInfo | None = None
-        if config.detect.name in DETECTORS:
-            self._add_detector(run)
-
-    def _add_detector(self, run: Path) -> None:
-        detector = detect_again(run, self.model.config)
-        assert isinstance(detector, PatchCore | MuSc)
-        vit, blocks, memory = detector.vit, detector.used_blocks, detector.memory
-        self.writers["detector"] = lambda path: write_grid(path, vit, blocks)
-        if isinstance(memory, PatchBank):
-            self.writers["scores"] = lambda path: write_scores(path, memory, len(blocks))
-        elif isinstance(memory, References):
-            self.writers["compare"] = lambda path: write_compare(path, memory)
-            self.writers["lowest"] = write_lowest
-        else:
-            raise DataError(f"{run / DETECTOR / FILE}: this detector has learned nothing. Make the run again.")
-        self.memory = memory
-        widest = detector.radius if isinstance(detector, PatchCore) else max(detector.windows)
-        own = {name: getattr(detector, name) for name in ("size", "tile", "batch_size", "map_size", "sigma")}
-        self.detector_grid = GridInfo(grid=trained_grid(vit), patch_size=vit.patch_size, halo=widest // 2, **own)
-
-    def samples(self, name: str, calibration: Calibration) -> list[Sample]:
-        """Inputs of a graph to take ranges from; none for the detector: a map that is a bit off moves a mask by much."""
-        if name == "patches":
-            return calibration.of_patches()
-        return calibration.of_guided(self.vit) if name == "guided" else []
+def _detector(run: FinishedRun) -> tuple[PatchCore | MuSc | None, GridInfo | None, Writers]:
+    """The run's detector and its graphs; none where maps or masks were given, or where it cannot be exported."""
+    if run.model.config.detect.name not in (PatchCore.name, MuSc.name):
+        return None, None, {}
+    detector = run.detector()
+    assert isinstance(detector, PatchCore | MuSc)
+    vit, blocks, memory = detector.vit, detector.used_blocks, detector.memory
+    writers: Writers = {"detector": lambda path: onnx.write_grid(path, vit, blocks)}
+    if isinstance(memory, PatchBank):
+        writers["scores"] = lambda path: onnx.write_scores(path, memory, len(blocks))
+    elif isinstance(memory, References):
+        writers |= {"compare": lambda path: onnx.write_compare(path, memory), "lowest": onnx.write_lowest}
+    else:
+        raise DataError(f"{run.path}: its detector has learned nothing. Make the run again.")
+    widest = detector.radius if isinstance(detector, PatchCore) else max(detector.windows)
+    own = {name: getattr(detector, name) for name in ("size", "tile", "batch_size", "map_size", "sigma")}
+    grid = GridInfo(grid=onnx.trained_grid(vit), patch_size=vit.patch_size, halo=widest // 2, **own)
+    return detector, grid, writers
 
 
 def _check(format: str, int8: bool, calibration: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The networks of a run as plain graphs that need no torch."""
+"""The networks of a run, and what its detector compares with, as plain graphs that need no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..model.backbone import MaskGuidedViT
 from ..runtime.detectors import resampling
 from ..runtime.engine import open_graph
 
-Description = dict[str, dict[str, str]]  # of a graph for people: `inputs` and `outputs`, name → shape, type and meaning
+Description = dict[str, dict[str, str]]  # of a graph: `inputs` and `outputs`, name → shape and type
 MOST_BYTES = 1_800_000_000  # a protobuf holds 2 GB; larger weights lie beside the graph
 CLOSE = 1e-3  # how far numbers of a graph may be from the network's, as a share of the largest
 BATCH, HEIGHT, WIDTH = Dim("batch"), Dim("h", min=1), Dim("w", min=1)  # sides that may have any length
@@ -43,18 +43,13 @@ class PatchGraph(nn.Module):
             return self.vit.patch_tokens(images.permute(0, 3, 1, 2), self.block)
 
 
-class GuidedGraph(nn.Module):
+class GuidedGraph(PatchGraph):
     """images as above, keep (B, P) bool, the patches inside the mask → class token (B, C), patch tokens (B, P, C)."""
 
-    def __init__(self, vit: MaskGuidedViT, block: int, size: int) -> None:
-        super().__init__()
-        self.vit, self.block = vit, block
-        self.register_buffer("position", fixed_position(vit, size), persistent=False)
-
-    def forward(self, images: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with positions(self.position):
             out = self.vit.trunk(images.permute(0, 3, 1, 2), keep, taps=(self.block,))
-        return self.vit.class_token(out.tokens, out.keep), out.taps[self.block]
+        return self.vit.class_token(out.tokens, keep), out.taps[self.block]
 
 
 class GridGraph(nn.Module):
@@ -73,37 +68,29 @@ class GridGraph(nn.Module):
         grid = torch.einsum("hy,yxc->hxc", rows, grid)
         grid = torch.einsum("wx,hxc->hwc", columns, grid)
         with positions(torch.cat([trained[:, :n_prefix], grid.flatten(0, 1)[None]], dim=1)):
-            found = self.vit.block_tokens(images.permute(0, 3, 1, 2), self.blocks)
-        tokens = torch.stack([found[block][:, self.vit.n_prefix :] for block in self.blocks], dim=1)
-        grids: Tensor = tokens.unflatten(2, (rows.shape[0], columns.shape[0]))
-        return grids
+            return _block_grids(self.vit, self.blocks, images, (rows.shape[0], columns.shape[0]))
 
 
 def write_patches(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Description:
     """Write the graph `images → tokens` for square images."""
-    images = {"images": _noise(2, size, size)}
-    write_graph(path, PatchGraph(vit, block, size), images, ["tokens"], {"images": {0: BATCH}})
-    images = {"images": _noise(1, size, size)}
-    _check(path, images, [vit.patch_tokens(images["images"].permute(0, 3, 1, 2), block)])
-    return {"inputs": _square_images(size), "outputs": _block_tokens(vit, block, size)}
+    images = _noise(2, size, size)
+    expected = vit.patch_tokens(images[:1].permute(0, 3, 1, 2), block)
+    free = {"images": {0: BATCH}}
+    found = write_graph(path, PatchGraph(vit, block, size), {"images": images}, ["tokens"], free)
+    _check(path, {"images": images[:1]}, [expected])
+    return found
 
 
 def write_guided(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Description:
     """Write the graph `images, keep → class_token, tokens` for square images."""
     n_patches = size // vit.patch_size[0] * (size // vit.patch_size[1])
-    inputs = {"images": _noise(2, size, size), "keep": torch.arange(2 * n_patches).view(2, -1) % 3 == 0}
-    outputs = ["class_token", "tokens"]
-    write_graph(path, GuidedGraph(vit, block, size), inputs, outputs, {"images": {0: BATCH}, "keep": {0: BATCH}})
-    images, keep = _noise(1, size, size), inputs["keep"][:1]
-    out = vit.trunk(images.permute(0, 3, 1, 2), keep, taps=(block,))
-    _check(path, {"images": images, "keep": keep}, [vit.class_token(out.tokens, keep), out.taps[block]])
-    return {
-        "inputs": {**_square_images(size), "keep": f"(B, {n_patches}) bool, patches inside the mask"},
-        "outputs": {
-            "class_token": f"(B, {vit.width}) float32, of the last block",
-            **_block_tokens(vit, block, size),
-        },
-    }
+    images, keep = _noise(2, size, size), torch.arange(2 * n_patches).view(2, -1) % 3 == 0
+    out = vit.trunk(images[:1].permute(0, 3, 1, 2), keep[:1], taps=(block,))
+    free = {"images": {0: BATCH}, "keep": {0: BATCH}}
+    inputs, outputs = {"images": images, "keep": keep}, ["class_token", "tokens"]
+    found = write_graph(path, GuidedGraph(vit, block, size), inputs, outputs, free)
+    _check(path, {"images": images[:1], "keep": keep[:1]}, [vit.class_token(out.tokens, out.keep), out.taps[block]])
+    return found
 
 
 def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> Description:
@@ -115,73 +102,40 @@ def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> Descr
         return {"images": _noise(count, ph * height, pw * width), "rows": rows, "columns": columns}
 
     free = {"images": {0: BATCH, 1: ph * HEIGHT, 2: pw * WIDTH}, "rows": {0: HEIGHT}, "columns": {0: WIDTH}}
-    write_graph(path, GridGraph(vit, blocks), inputs(2, 6, 5), ["tokens"], free)
+    found = write_graph(path, GridGraph(vit, blocks), inputs(2, 6, 5), ["tokens"], free)
     other = inputs(1, 3, 8)
-    found = vit.block_tokens(other["images"].permute(0, 3, 1, 2), blocks)
-    tokens = torch.stack([found[block][:, vit.n_prefix :] for block in blocks], dim=1)
-    _check(path, other, [tokens.unflatten(2, (3, 8))])
-    after = ", ".join(map(str, blocks))
-    return {
-        "inputs": {
-            "images": f"(B, H, W, 3) uint8, RGB, H = {ph} h and W = {pw} w",
-            "rows": f"(h, {h0}) float32 and",
-            "columns": f"(w, {w0}) float32: anomalyncd.runtime.detectors.resampling",
-        },
-        "outputs": {
-            "tokens": f"(B, {len(blocks)}, h, w, {vit.width}) float32, patch tokens after blocks {after} from 0"
-        },
-    }
+    _check(path, other, [_block_grids(vit, blocks, other["images"], (3, 8))])
+    return found
 
 
 def write_scores(path: Path, bank: PatchBank, n_blocks: int) -> Description:
     """Write PatchCore's graph `tokens → scores`, with its bank."""
     width = bank.rows.shape[1] // n_blocks
-    free = {"tokens": {1: HEIGHT, 2: WIDTH}}
-    write_graph(path, bank, {"tokens": _normal(n_blocks, 6, 5, width)}, ["scores"], free)
-    tokens = _normal(n_blocks, 3, 8, width)
-    _check(path, {"tokens": tokens}, [bank(tokens)])
-    scores = "(h, w) float32, distance of each patch to the nearest one of the bank"
-    return {"inputs": {"tokens": f"({n_blocks}, h, w, {width}) float32, of one image"}, "outputs": {"scores": scores}}
+    examples = [{"tokens": _normal(n_blocks, *grid, width)} for grid in ((6, 5), (3, 8))]
+    return _write_own(path, bank, examples, "scores", {"tokens": {1: HEIGHT, 2: WIDTH}})
 
 
 def write_compare(path: Path, references: References) -> Description:
     """Write MuSc's graph `tokens, reference → cosines`."""
     n_blocks, _, _, width = references.references[0].shape
+    examples = [
+        {"tokens": _normal(n_blocks, *grid, width), "reference": _normal(n_blocks, *other, width).half()}
+        for grid, other in (((6, 5), (4, 7)), ((3, 8), (5, 2)))
+    ]
     free = {"tokens": {1: HEIGHT, 2: WIDTH}, "reference": {1: Dim("y", min=1), 2: Dim("x", min=1)}}
-    inputs = {"tokens": _normal(n_blocks, 6, 5, width), "reference": _normal(n_blocks, 4, 7, width).half()}
-    write_graph(path, references, inputs, ["cosines"], free)
-    inputs = {"tokens": _normal(n_blocks, 3, 8, width), "reference": _normal(n_blocks, 5, 2, width).half()}
-    _check(path, inputs, [references(**inputs)])
-    return {
-        "inputs": {
-            "tokens": f"({n_blocks}, h, w, {width}) float32, of one image",
-            "reference": f"({n_blocks}, y, x, {width}) float16, of another",
-        },
-        "outputs": {
-            "cosines": f"({n_blocks * len(references.windows)}, h, w) float32, of each patch and the nearest of the other"
-        },
-    }
+    return _write_own(path, references, examples, "cosines", free)
 
 
 def write_lowest(path: Path) -> Description:
     """Write MuSc's graph `cosines → scores`."""
-    lowest, free = Lowest(), {"cosines": {0: Dim("n", min=1), 1: HEIGHT, 2: WIDTH, 3: Dim("r", min=1)}}
-    write_graph(path, lowest, {"cosines": _normal(2, 6, 5, 20).tanh()}, ["scores"], free)
-    cosines = _normal(3, 8, 7, 3).tanh()
-    _check(path, {"cosines": cosines}, [lowest(cosines)])
-    return {
-        "inputs": {"cosines": "(n, h, w, R) float32, with each of R references"},
-        "outputs": {"scores": "(h, w) float32, mean of the lowest 30 % of the distances"},
-    }
+    examples = [{"cosines": _normal(*shape).tanh()} for shape in ((2, 6, 5, 20), (3, 8, 7, 3))]
+    free = {"cosines": {0: Dim("n", min=1), 1: HEIGHT, 2: WIDTH, 3: Dim("references", min=1)}}
+    return _write_own(path, Lowest(), examples, "scores", free)
 
 
 def write_graph(
-    path: Path,
-    module: nn.Module,
-    inputs: dict[str, Tensor],
-    outputs: list[str],
-    free: dict[str, dict[int, Any]],
-) -> None:
+    path: Path, module: nn.Module, inputs: dict[str, Tensor], outputs: list[str], free: dict[str, dict[int, Any]]
+) -> Description:
     """Trace a module into an ONNX file.
 
     inputs : examples, by the names of the module's arguments; free : input → which of its sides may have another length
@@ -194,33 +148,46 @@ def write_graph(
             input_names=list(inputs), output_names=outputs, external_data=False,
         )  # fmt: skip
     assert program is not None
-    for node in program.model.graph.all_nodes():  # where each line of code lay on this machine is nobody's business
+    graph: Any = program.model.graph
+    for node in graph.all_nodes():  # where each line of code lay on this machine is nobody's business
         node.metadata_props.clear()
         node.doc_string = None
         for value in node.outputs:
             value.metadata_props.clear()
     n_bytes = sum(values.numel() * values.element_size() for values in (*module.parameters(), *module.buffers()))
     program.save(path, external_data=n_bytes > MOST_BYTES)
+    return {
+        kind: {value.name: f"({', '.join(map(str, value.shape))}) {value.dtype.numpy()}" for value in values}
+        for kind, values in (("inputs", graph.inputs), ("outputs", graph.outputs))
+    }
 
 
-def _square_images(size: int) -> dict[str, str]:
-    return {"images": f"(B, {size}, {size}, 3) uint8, RGB"}
+def _write_own(
+    path: Path, module: nn.Module, examples: list[dict[str, Tensor]], output: str, free: dict[str, dict[int, Any]]
+) -> Description:
+    """Trace a module with the first example, and compare the file with it on the second."""
+    found = write_graph(path, module, examples[0], [output], free)
+    _check(path, examples[1], [module(**examples[1])])
+    return found
 
 
-def _block_tokens(vit: MaskGuidedViT, block: int, size: int) -> dict[str, str]:
-    n_patches = size // vit.patch_size[0] * (size // vit.patch_size[1])
-    return {"tokens": f"(B, {n_patches}, {vit.width}) float32, patch tokens after block {block} from 0"}
-
-
-def _normal(*shape: int) -> Tensor:
-    """Random float32 numbers, always the same."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+def _block_grids(vit: MaskGuidedViT, blocks: tuple[int, ...], images: Tensor, grid: tuple[int, int]) -> Tensor:
+    """images (B, H, W, 3) → patch tokens after each block (B, L, h, w, C)."""
+    found = vit.block_tokens(images.permute(0, 3, 1, 2), blocks)
+    tokens = torch.stack([found[block][:, vit.n_prefix :] for block in blocks], dim=1)
+    grids: Tensor = tokens.unflatten(2, grid)
+    return grids
 
 
 def _noise(count: int, height: int, width: int) -> Tensor:
     """(count, height, width, 3) uint8 noise, always the same."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (count, height, width, 3), dtype=torch.uint8, generator=generator)
+
+
+def _normal(*shape: int) -> Tensor:
+    """Random float32 numbers, always the same."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
 def position_prefix(vit: MaskGuidedViT) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..config import Config
 from ..data.images import read_image
 from ..data.layouts import find_images
 from ..errors import BadFileError, DataError
@@ -20,9 +19,7 @@ from ..grid import kept_patches
 from ..learn.features import TokenNetwork
 from ..learn.views import centre
 from ..regions.extract import shrink
-from ..run.folder import MANIFEST, REGIONS_TABLE
-from ..run.store import read_crop
-from ..run.tables import read_csv
+from ..run.finished import FinishedRun
 from ..runtime.engine import load_engine
 
 Sample = Mapping[str, npt.NDArray[Any]]
@@ -58,12 +55,10 @@ class Calibration:
     folder : of images to take instead of the run's own
     """
 
-    def __init__(self, run: Path, config: Config, folder: Path | None = None) -> None:
-        self.config = config
-        self.crops = [run / str(name) for name in _spread(read_csv(run / REGIONS_TABLE)["crop"].dropna(), MOST_CROPS)]
-        if folder is None:
-            self.files = [Path(str(name)) for name in read_csv(run / MANIFEST)["file"].dropna()]
-        else:
+    def __init__(self, run: FinishedRun, folder: Path | None = None) -> None:
+        self.run, self.size = run, run.config.model.input_size
+        self.files = [Path(name) for name in run.manifest["file"].dropna()]
+        if folder is not None:
             if not folder.is_dir():
                 raise DataError(f"{folder}: expected a folder of images (--calibration).")
             self.files = [folder / name for name, _ in find_images(folder)]
@@ -72,39 +67,31 @@ class Calibration:
                     f"{folder}: expected images to take the ranges of int8 from (--calibration), none found."
                 )
 
-    def of_patches(self) -> list[Sample]:
-        """For `images → tokens`: crops, and whole images."""
-        size = self.config.model.input_size
-        crops = [{"images": centre(crop[None], size)} for crop, _ in self._crops()]
-        return [*crops, *({"images": shrink(image, size)[None]} for image in self.images())]
+    def samples(self, names: Sequence[str], network: TokenNetwork) -> dict[str, list[Sample]]:
+        """Inputs of the graphs `patches`, images → tokens, and `guided`, images and kept patches → tokens."""
+        crops = [(centre(crop[None], self.size), centre(mask[None], self.size)) for crop, mask in self._crops()]
+        found: dict[str, list[Sample]] = {}
+        if "guided" in names:
+            grid = (self.size // network.patch_size[0], self.size // network.patch_size[1])
+            how: Any = {"threshold": network.mask_threshold, "keep_thin": network.keep_thin}
+            found["guided"] = [{"images": crop, "keep": kept_patches(mask, grid, **how)} for crop, mask in crops]
+        if "patches" in names:
+            pictures = [crop for crop, _ in crops] + [shrink(image, self.size)[None] for image in self._images()]
+            found["patches"] = [{"images": picture} for picture in pictures]
+        return found
 
-    def of_guided(self, network: TokenNetwork) -> list[Sample]:
-        """For `images, keep → class_token, tokens`."""
-        size = self.config.model.input_size
-        grid = (size // network.patch_size[0], size // network.patch_size[1])
-        samples: list[Sample] = []
-        for crop, mask in self._crops():
-            keep = kept_patches(
-                centre(mask[None], size), grid, threshold=network.mask_threshold, keep_thin=network.keep_thin
-            )
-            samples.append({"images": centre(crop[None], size), "keep": keep})
-        return samples
-
-    def images(self) -> list[npt.NDArray[np.uint8]]:
-        """A few that can be read."""
+    def _images(self) -> list[npt.NDArray[np.uint8]]:
         found = []
         for file in _spread([file for file in self.files if file.is_file()], MOST_IMAGES):
-            try:
+            with suppress(BadFileError):
                 found.append(read_image(file))
-            except BadFileError:
-                continue
         return found
 
     def _crops(self) -> list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]]:
-        pairs = [read_crop(path) for path in self.crops]
+        stored = np.flatnonzero(self.run.regions["crop"].notna())
+        pairs = [self.run.crop(row) for row in _spread(stored.tolist(), MOST_CROPS)]
         return [(crop, mask) for crop, mask in pairs if crop is not None and mask is not None]
 
 
-def _spread(values: Any, most: int) -> list[Any]:
-    listed = list(values)
-    return listed[:: max(1, -(-len(listed) // most))]
+def _spread(values: list[Any], most: int) -> list[Any]:
+    return values[:: max(1, -(-len(values) // most))]

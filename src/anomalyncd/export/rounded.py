@@ -6,64 +6,59 @@ share of known regions barely keeps does not: measured against the old places, m
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..data.dataset import Sample
-from ..discovery.model import DiscoveryModel
 from ..learn.features import TokenNetwork
 from ..progress import Silent
 from ..regions.records import RegionRecord
-from ..report.stored import StoredPictures
-from ..run.folder import REGIONS_TABLE
-from ..run.store import SHARD
-from ..run.tables import read_csv
+from ..run.finished import FinishedRun
 
 MOST_IMAGES = 1000  # looked at again, evenly spread
+AT_ONCE = 16  # images
 
 
-def fit_unknown_again(run: Path, model: DiscoveryModel, network: TokenNetwork, progress: Silent) -> bool:
-    """Fit `model.unknown` to the run's own regions as `network` describes them.
+def fit_unknown_again(run: FinishedRun, network: TokenNetwork, progress: Silent) -> bool:
+    """Fit `run.model.unknown` to the run's own regions as `network` describes them.
 
     Returns False, and leaves the score as it is, where less than half of their images are still there.
     """
-    table, stored = read_csv(run / REGIONS_TABLE), StoredPictures(run)
-    if model.unknown is None or not len(table):
+    model, labels = run.model, run.regions["label"].tolist()
+    if model.unknown is None or not labels:
         return True
-    labels = dict(zip(zip(table["image"], table["region"], strict=True), table["label"], strict=True))
-    names = list(dict.fromkeys(table["image"]))
+    names = list(dict.fromkeys(run.regions["image"]))
     names = names[:: max(1, -(-len(names) // MOST_IMAGES))]
     extract = model.extractor(network=network)
     regions: list[RegionRecord] = []
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     with progress.task("Unknown score", len(names)) as advance:
-        for start in range(0, len(names), SHARD):
-            some = names[start : start + SHARD]
-            found = extract([item for name in some if (item := _item(name, stored, model)) is not None])
+        for start in range(0, len(names), AT_ONCE):
+            some = names[start : start + AT_ONCE]
+            found = extract([sample for name in some if (sample := _sample(run, name)) is not None])
             regions += found.regions
             for name, values in found.parts.items():
                 parts.setdefault(name, []).append(values)
             advance(len(some))
     keys = [(region.image, region.region) for region in regions]
-    if len({name for name, _ in keys}) * 2 < len(names) or any(key not in labels for key in keys):
+    if len({name for name, _ in keys}) * 2 < len(names) or any(key not in run.rows for key in keys):
         return False
-    known = np.array([labels[key] >= 0 for key in keys])
     place = {name: index for index, name in enumerate(names)}
     for region in regions:
         region.index = place[region.image]  # regions of one image don't count as each other's neighbours
+    known = np.array([labels[run.rows[key]] >= 0 for key in keys])
     model.fit_unknown({name: np.concatenate(values) for name, values in parts.items()}, regions, known)
     return True
 
 
-def _item(name: str, stored: StoredPictures, model: DiscoveryModel) -> Sample | None:
+def _sample(run: FinishedRun, name: str) -> Sample | None:
     """An image of the run with the map or mask that it had; None where a file is gone."""
-    file = stored.file(name)
+    file = run.file(name)
     if file is None or not file.is_file():
         return None
-    if model.binarizer is None:
-        return Sample(name, file, mask=stored.mask(name))
-    values = stored.map(name)
+    if run.model.binarizer is None:
+        return Sample(name, file, mask=run.mask(name))
+    values = run.map(name)
     return None if values is None else Sample(name, file, map=values)

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..discovery.model import read_names
 from ..errors import RunError
-from ..report.stored import StoredPictures
+from ..labels import NORMAL, UNKNOWN, default_name
+from ..run.finished import FinishedRun
 from ..run.folder import REGIONS_TABLE
-from ..run.tables import read_csv
-
-NORMAL, UNKNOWN = 0, -1
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One region of an image, as regions.csv has it; box : (x, y, width, height) in image pixels."""
+    """One region of an image, as regions.csv has it: its box in image pixels, what was found; unknown : NaN if not known."""
 
     region: int
     label: int
     class_name: str
-    box: tuple[int, int, int, int]
+    x: int
+    y: int
+    width: int
+    height: int
     area: float
     score: float
     probability: float
-    unknown: float | None
+    unknown: float
 
 
 @dataclass(frozen=True)
@@ -57,88 +55,67 @@ class Image:
 
 
 class Results:
-    """A finished run.
+    """What a finished run found.
 
     Attributes
     ----------
-    image_table, region_table : images.csv and regions.csv as they are
     classes : label → name, ascending, of all classes of the run; −1 `unknown` only where something has this label
     images : the images that could be read
     """
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: FinishedRun) -> None:
         self.run = run
-        self.stored = StoredPictures(run)
-        self.image_table = self.stored.images
-        self.region_table = read_csv(run / REGIONS_TABLE)
-        self.classes = _classes(run, self.image_table, self.region_table)
-        rows = self.region_table.drop_duplicates(["image", "region"])
-        self._regions = {str(name): table.to_dict("records") for name, table in rows.groupby("image", sort=False)}
-        table = self.image_table.drop_duplicates("image")
-        self.images = [self._image(number, row) for number, row in enumerate(table.to_dict("records"), start=1)]
+        used = {*run.images["label"], *run.regions["label"]}
+        names = {label: _printable(run.names[label]) or default_name(label) for label in sorted(run.names)}
+        self.classes = {label: name for label, name in names.items() if label != UNKNOWN or label in used}
+        regions = _finite(run.regions.drop_duplicates(["image", "region"]))
+        regions["class_name"] = regions["label"].map(self.classes)
+        columns = list(Finding.__dataclass_fields__)
+        self._regions = {
+            str(name): [Finding(*row) for row in table[columns].itertuples(index=False)]
+            for name, table in regions.groupby("image", sort=False)
+        }
+        images = _finite(run.images.drop_duplicates("image"))[["image", "label", "probability"]]
+        self.images = [
+            Image(
+                number, name, run.file(name), *run.size(name), label, self.classes[label], probability,
+                tuple(found for found in self._regions.get(name, ()) if found.label != NORMAL),
+            )
+            for number, (name, label, probability) in enumerate(images.itertuples(index=False), start=1)
+        ]  # fmt: skip
 
     @property
     def defects(self) -> dict[int, str]:
-        """label → name of all classes but the normal one"""
+        """Label → name of all classes but the normal one."""
         return {label: name for label, name in self.classes.items() if label != NORMAL}
 
     def masks(self, image: Image) -> Iterator[tuple[Finding, NDArray[np.bool_]]]:
         """The findings of an image, each with its mask (H, W) bool; its box where the run's mask is gone."""
         if not image.findings:
             return
-        rows = self._regions[image.name]
-        masks = self.stored.region_masks(image.name)
-        if len(masks) != len(rows):
+        regions, masks = self._regions[image.name], self.run.region_masks(image.name)
+        if len(masks) != len(regions):
             raise RunError(
-                f"{self.run / REGIONS_TABLE}: expected {len(masks)} regions of {image.name}, as manifest.csv and the mask "
-                f"say, but found {len(rows)}. Make the run anew with `anomalyncd discover`."
+                f"{self.run.path / REGIONS_TABLE}: expected {len(masks)} regions of {image.name}, as manifest.csv and the "
+                f"mask say, but found {len(regions)}. Make the run anew with `anomalyncd discover`."
             )
-        of_region = {int(row["region"]): mask for row, mask in zip(rows, masks, strict=True)}
-        lost = self.stored.mask(image.name) is None
-        for finding in image.findings:
-            mask = of_region[finding.region]
+        lost = self.run.mask(image.name) is None
+        for found, mask in zip(regions, masks, strict=True):
+            if found.label == NORMAL:
+                continue
             if lost:
-                x, y, width, height = finding.box
                 mask = np.zeros((image.height, image.width), bool)
-                mask[y : y + height, x : x + width] = True
-            yield finding, mask
-
-    def _image(self, number: int, row: Mapping[Any, Any]) -> Image:
-        name, label = str(row["image"]), int(row["label"])
-        height, width = self.stored.size(name)
-        findings = tuple(self._finding(r) for r in self._regions.get(name, ()) if int(r["label"]) != NORMAL)
-        return Image(
-            number, name, self.stored.file(name), height, width, label, self.classes[label],
-            _number(row.get("probability")) or 0.0, findings,
-        )  # fmt: skip
-
-    def _finding(self, row: Mapping[Any, Any]) -> Finding:
-        label = int(row["label"])
-        box = (int(row["x"]), int(row["y"]), int(row["width"]), int(row["height"]))
-        return Finding(
-            int(row["region"]), label, self.classes[label], box, float(row["area"]), _number(row["score"]) or 0.0,
-            _number(row["probability"]) or 0.0, _number(row.get("unknown")),
-        )  # fmt: skip
+                mask[found.y : found.y + found.height, found.x : found.x + found.width] = True
+            yield found, mask
 
 
-def _classes(run: Path, images: pd.DataFrame, regions: pd.DataFrame) -> dict[int, str]:
-    """Names of classes.json, and of the tables where it has none."""
-    names: dict[int, str] = {}
-    for table in (images, regions):
-        for label, name in table[["label", "class_name"]].drop_duplicates("label").itertuples(index=False):
-            names.setdefault(int(label), name if isinstance(name, str) else "")
-    names |= read_names(run)
-    if UNKNOWN in names:
-        names[UNKNOWN] = "unknown"
-    return {label: _printable(names[label]) or f"class {label}" for label in sorted(names)}
+def _finite(table: pd.DataFrame) -> pd.DataFrame:
+    """With all columns of figures, of which JSON takes only finite ones; 0 where the run has nothing to say."""
+    figures = table.reindex(columns=["probability", "score", "unknown"]).replace([np.inf, -np.inf], np.nan)
+    figures = figures.astype(float).fillna({"probability": 0.0, "score": 0.0})
+    return table.assign(**{str(name): figures[name] for name in figures})
 
 
 def _printable(name: str) -> str:
     """Control characters and halves of characters can stand neither in XML nor in a file name."""
     return "".join(letter if letter.isprintable() else " " for letter in name).strip()
-
-
-def _number(value: object) -> float | None:
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)

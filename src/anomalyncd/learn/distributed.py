@@ -1,4 +1,5 @@
-"""Training in several processes: each computes its share of every batch, and the losses are those of the whole batch."""
+"""Training in several processes (`torchrun`): each computes its share of every batch, and the losses are those of the
+whole batch. Where there is one process, nothing is exchanged."""
 
 from __future__ import annotations
 
@@ -96,22 +97,21 @@ class Team:
             out = work()
         except Exception as error:
             problem = error
-        said = b"" if problem is None else _in_words(problem).encode()
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        first_failed = torch.tensor([self.size if problem is None else self.rank])
         with _collective():
-            dist.all_gather(lengths, torch.tensor([len(said)]))
-        failed = next((rank for rank, length in enumerate(lengths) if length), None)
-        if failed is None:
+            dist.all_reduce(first_failed, dist.ReduceOp.MIN)
+        rank = int(first_failed)
+        if rank == self.size:
             return out
-        said = self._broadcast(said, int(lengths[failed]), failed)
+        said = self._broadcast(b"" if problem is None else _in_words(problem).encode(), rank)
         self.busy = False
-        raise problem or RunError(f"process {failed} of {self.size}: {said.decode()}")
+        raise problem or RunError(f"process {rank} of {self.size}: {said.decode()}")
 
     @contextmanager
     def work_on(self, task: Mapping[str, Any]) -> Iterator[None]:
         """Leader: hand the helpers a task of JSON values, and share in it within the context."""
         if self.size > 1:
-            self._send(json.dumps(task).encode())
+            self._broadcast(json.dumps(task).encode())
             self.busy = True
             self.attempt(lambda: None)  # as every helper does, with what it must read before it can begin
         yield
@@ -121,19 +121,17 @@ class Team:
         """Leader: let the helpers go. In the middle of a task they would not understand: they end when this process does."""
         if self.size > 1 and not self.busy:
             with suppress(LostProcessError):  # who is gone need not be let go
-                self._send(b"")
+                self._broadcast(b"")
             dist.destroy_process_group()
 
     def wait(self) -> dict[str, Any] | None:
         """Helper: the next task, or None when there are no more. A task begins with an `attempt`, as the leader's does."""
-        length = torch.zeros(1, dtype=torch.int64)
-        with _collective():
-            dist.broadcast(length, 0)
-        if not length:
+        message = self._broadcast(b"")
+        if not message:
             dist.destroy_process_group()
             return None
-        task: dict[str, Any] = json.loads(self._broadcast(b"", int(length), 0))
         self.busy = True
+        task: dict[str, Any] = json.loads(message)
         return task
 
     def check(self, device: torch.device, *, banked: bool) -> None:
@@ -156,16 +154,15 @@ class Team:
                 "a view bank is for processes of one machine, but there are more. Set learn.views to fresh."
             )
 
-    def _send(self, message: bytes) -> None:
+    def _broadcast(self, message: bytes, source: int = 0) -> bytes:
+        """The message that process `source` passes here, in every process."""
+        length = torch.tensor([len(message)])
         with _collective():
-            dist.broadcast(torch.tensor([len(message)]), 0)
-        if message:
-            self._broadcast(message, len(message), 0)
-
-    def _broadcast(self, message: bytes, length: int, source: int) -> bytes:
-        content = bytearray(message if self.rank == source else length)
-        with _collective():
-            dist.broadcast(torch.frombuffer(content, dtype=torch.uint8), source)
+            dist.broadcast(length, source)
+        content = bytearray(message if self.rank == source else int(length))
+        if content:
+            with _collective():
+                dist.broadcast(torch.frombuffer(content, dtype=torch.uint8), source)
         return bytes(content)
 
 

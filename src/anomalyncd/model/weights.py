@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import safetensors.torch
 from filelock import FileLock, Timeout
@@ -32,18 +32,6 @@ HUB_TIMEOUT_SECONDS = 5
 Status = Literal["ok", "missing", "corrupt"]
 Progress = Callable[[str], None]
 _LOG = logging.getLogger(__name__)
-
-
-class WeightRow(NamedTuple):
-    """One line of `anomalyncd weights list`; `size` in bytes, None where not known before the download."""
-
-    name: str
-    architecture: str
-    size: int | None
-    licence: str
-    origin: str
-    status: Status
-    path: Path
 
 
 def cache_dir() -> Path:
@@ -83,13 +71,12 @@ def available(name: str) -> bool:
     return find(name) is not None or _in_hub_cache(resolve(name)) is not None
 
 
-def list_weights() -> list[WeightRow]:
-    """Every known set of weights with its state on this machine. No network."""
+def list_weights() -> list[tuple[WeightSource, Status, int | None]]:
+    """Every known set of weights, its state on this machine, and its size in bytes where that is known. No network."""
     rows = []
     for entry in REGISTRY.values():
-        path, status = cached_path(entry.name), verify(entry.name)
-        size = path.stat().st_size if status == "ok" else entry.n_bytes
-        rows.append(WeightRow(entry.name, entry.architecture, size, entry.licence, entry.origin, status, path))
+        status = verify(entry.name)
+        rows.append((entry, status, cached_path(entry.name).stat().st_size if status == "ok" else entry.n_bytes))
     return rows
 
 

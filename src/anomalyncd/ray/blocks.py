@@ -19,7 +19,8 @@ from ..errors import SettingsError
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord
 from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
-from ..run.store import SHARD, fingerprint
+from ..run.stages import fingerprint
+from ..run.store import SHARD
 
 KINDS = ("regions", "images")  # tables of a part, in the order in which they are written: the last one seals it
 LARGEST = 16 * SHARD  # images of a block; whole shards, so that the network sees the same batches as in one process
@@ -84,8 +85,8 @@ def split(inputs: Dataset) -> list[Block]:
 
 def job_key(run: Path, *settings: Any) -> str:
     """What all parts of a job share: the run's model, names and detector, and how it is used."""
-    files = [run / MODEL_FILE, run / CLASS_NAMES, *sorted((run / "detector").rglob("*"))]
-    found = [(file.relative_to(run).as_posix(), sha256(file)) for file in files if file.is_file()]
+    names = [MODEL_FILE, CLASS_NAMES, *RunFolder(run).files("detector")]
+    found = [(name, sha256(run / name)) for name in names if (run / name).is_file()]
     return stable_hash(__version__, found, settings)
 
 

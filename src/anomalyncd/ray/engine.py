@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.dataset import Dataset
 from ..discovery.classify import Predictor, joined
-from ..discovery.maps import detect_again
 from ..discovery.model import DiscoveryModel
 from ..errors import AnomalyNCDError, RunError, SettingsError
 from ..progress import Silent
 from ..regions.records import report_files
+from ..run.detector import read_detector
 from ..run.folder import RunFolder
 from ..run.writer import TableWriter, check_table
 from .blocks import Block, Parts, job_key, pack, split
@@ -146,7 +146,7 @@ class BlockWorker:
         model = DiscoveryModel.read(self.run, device=self.device)
         if self.precision != "auto":
             model.config = model.config.model_copy(update={"precision": self.precision})
-        detector = detect_again(self.run, model.config) if self.bare else None
+        detector = read_detector(self.run, model.config) if self.bare else None
         return Predictor(model, model.extractor(), detector)
 
     def __call__(self, batch: pa.Table) -> pa.Table:

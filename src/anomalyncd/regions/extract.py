@@ -64,7 +64,7 @@ class Extractor:
     config : binarise, crop and has_normal settings are used
     binarizer : fitted, or None when the items have masks
     encoder : computes features of the crops
-    alarm : score (0 … 1) of a map from which on its image has a defect; where no region is stable it is cut out at this
+    cut_score : score (0 … 1) of a map from which on its image has a defect; where no region is stable it is cut out at this
         score. 0 = an image without a stable region has none
     most_regions : that are kept of one image, largest first
     """
@@ -74,10 +74,10 @@ class Extractor:
         config: Config,
         binarizer: Binarizer | None,
         encoder: RegionEncoder,
-        alarm: float = 0.0,
+        cut_score: float = 0.0,
         most_regions: int = MOST_REGIONS,
     ) -> None:
-        self.config, self.binarizer, self.encoder, self.alarm = config, binarizer, encoder, alarm
+        self.config, self.binarizer, self.encoder, self.cut_score = config, binarizer, encoder, cut_score
         self.most_regions = most_regions
 
     def __call__(self, items: Sequence[Sample], first_index: int = 0) -> Extracted:
@@ -155,10 +155,10 @@ class Extractor:
             record.note = note_on_map(values)
             result, scores = binarize_map(self.binarizer, values)
             mask, record.threshold, record.score = result.mask, result.threshold, float(scores.max())
-            if not mask.any() and 0 < self.alarm <= record.score:
-                mask = solid(scores >= self.alarm, self.config.binarize.erosion)
+            if not mask.any() and 0 < self.cut_score <= record.score:
+                mask = solid(scores >= self.cut_score, self.config.binarize.erosion)
                 low, high = self.binarizer.low_, self.binarizer.high_
-                record.threshold = low + self.alarm * (high - low)
+                record.threshold = low + self.cut_score * (high - low)
         if mask is None or not mask.any():
             if self.config.has_normal and scores is None:
                 record.score, scores = 0.0, np.zeros((1, 1), np.float32)

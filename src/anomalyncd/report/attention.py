@@ -2,69 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..discovery.model import DiscoveryModel
 from ..errors import AnomalyNCDError, RunError
+from ..labels import NORMAL
 from ..learn.views import centre
 from ..model import weights
 from ..model.attention import Guidance
 from ..model.backbone import MaskGuidedViT, image_tensor, mask_tensor, resolve_name
-from ..run.store import read_crop
-from .canvas import Picture, fitted
+from .canvas import Mask, Picture, fitted
 from .cards import choose
-from .embed import Shot
 from .overlay import overlay
-from .source import ReportSource
+from .source import ReportSource, Shot
 
 MOST = 6  # regions
 SIDE = 192
 
 
-@dataclass(frozen=True)
-class AttentionRow:
-    """A region: its crop, attention without and with guidance, and the share of each that lies inside the mask."""
+def make_attention(source: ReportSource) -> tuple[list[list[Shot]], str]:
+    """Pictures of the clearest region of each of the first classes; nothing is downloaded for them.
 
-    crop: Shot
-    free: Shot
-    guided: Shot
-
-
-@dataclass(frozen=True)
-class AttentionPictures:
-    """Rows, or in `why_not` a sentence where there are none; `unused` : class tokens had no say in this run's classes."""
-
-    rows: list[AttentionRow]
-    why_not: str = ""
-    unused: bool = False
-
-
-def make_attention(source: ReportSource) -> AttentionPictures:
-    """Pictures of the clearest region of each of the first classes; nothing is downloaded for them."""
-    rows = [row for label in source.labels if label > 0 for row in _clearest(source, label)][:MOST]
+    Returns
+    -------
+    Rows of a crop and its attention without and with guidance; where there are none, a sentence that says why
+    """
+    members = [source.regions[source.regions["label"] == label] for label in source.labels if label > NORMAL]
+    rows = [row for own in members for row in choose(own, source.typical[own.index], 1, 0)[0]][:MOST]
     if not rows:
-        return AttentionPictures([], "There is no region of a defect to look at.")
+        return [], "There is no region of a defect to look at."
     try:
-        model = DiscoveryModel.read(source.run)
+        model = source.run.model
         settings = model.config.model
         name = resolve_name(settings.backbone)
         if settings.weights is None and name != "tiny" and not weights.available(name):
             raise RunError(f"the weights of {name} are not on this machine (anomalyncd weights fetch {name})")
-        vit, size = model.vit(), settings.input_size
+        vit = model.vit()
         guided: Guidance = "class" if settings.guidance == "none" else settings.guidance
-        found = [pictures for row in rows if (pictures := _row(source, row, vit, size, guided)) is not None]
+        found = [shots for row in rows if (shots := _row(source, row, vit, settings.input_size, guided))]
     except (AnomalyNCDError, OSError, RuntimeError) as error:
-        return AttentionPictures([], f"Left out, because the backbone of this run cannot be loaded: {error}")
-    if not found:
-        return AttentionPictures([], "Left out, because the crops of this run are gone.")
-    return AttentionPictures(found, unused=not model.config.features.class_token)
+        return [], f"Left out, because the backbone of this run cannot be loaded: {error}"
+    return found, "" if found else "Left out, because the crops of this run are gone."
 
 
+@torch.inference_mode()
 def class_attention(vit: MaskGuidedViT, images: Tensor, masks: Tensor, guidance: Guidance) -> NDArray[np.float32]:
     """Attention of the class token in the last block, averaged over its heads.
 
@@ -89,37 +74,30 @@ def class_attention(vit: MaskGuidedViT, images: Tensor, masks: Tensor, guidance:
     attention = block.attn
     if not hasattr(attention, "qkv") or not hasattr(attention, "num_heads"):
         raise RunError(f"the attention of {type(attention).__name__} cannot be drawn")
-    own = vit.guidance
-    vit.guidance = guidance
+    own, vit.guidance = vit.guidance, guidance
     try:
-        with torch.inference_mode():
-            out = vit.trunk(images, masks)
-            hidden = vit.attention_mask(out.keep, vit.n_blocks - 1)
+        out = vit.trunk(images, masks)
+        hidden = vit.attention_mask(out.keep, vit.n_blocks - 1)
     finally:
         vit.guidance = own
-    with torch.inference_mode():
-        batch, count, width = out.tokens.shape
-        heads = attention.num_heads
-        qkv = attention.qkv(block.norm1(out.tokens)).reshape(batch, count, 3, heads, width // heads)
-        query, key = (attention.q_norm(qkv[:, :1, 0].transpose(1, 2)), attention.k_norm(qkv[:, :, 1].transpose(1, 2)))
-        scores = query @ key.transpose(-2, -1) * attention.scale  # (B, heads, 1, N)
-        scores = scores if hidden is None else scores + hidden[:, :, :1]
-        shares = scores.softmax(dim=-1)[:, :, 0, vit.n_prefix :].mean(dim=1)
+    batch, count, width = out.tokens.shape
+    heads = attention.num_heads
+    qkv = attention.qkv(block.norm1(out.tokens)).reshape(batch, count, 3, heads, width // heads)
+    query, key = (attention.q_norm(qkv[:, :1, 0].transpose(1, 2)), attention.k_norm(qkv[:, :, 1].transpose(1, 2)))
+    scores = query @ key.transpose(-2, -1) * attention.scale  # (B, heads, 1, N)
+    scores = scores if hidden is None else scores + hidden[:, :, :1]
+    shares = scores.softmax(dim=-1)[:, :, 0, vit.n_prefix :].mean(dim=1)
     grid = (images.shape[-2] // vit.patch_size[0], images.shape[-1] // vit.patch_size[1])
     found: NDArray[np.float32] = shares.reshape(batch, *grid).float().cpu().numpy()
     return found
 
 
-def _clearest(source: ReportSource, label: int) -> list[int]:
-    members = source.regions[source.regions["label"] == label]
-    return choose(members, source.typical[members.index], 1, 0)[0]
-
-
-def _row(source: ReportSource, row: int, vit: MaskGuidedViT, size: int, guided: Guidance) -> AttentionRow | None:
-    region = source.regions.iloc[row]
-    crop, mask = read_crop(source.run / str(region.get("crop")))
+def _row(source: ReportSource, row: int, vit: MaskGuidedViT, size: int, guided: Guidance) -> list[Shot]:
+    """The crop, attention without and with guidance, and the share of each that lies inside the mask."""
+    crop, mask = source.run.crop(row)
     if crop is None or mask is None or min(crop.shape[:2]) < size:
-        return None
+        return []
+    region = source.regions.iloc[row]
     picture, inside = centre(crop[None], size), centre(mask[None], size)
     device = next(vit.parameters()).device
     tensors = image_tensor(picture, device), mask_tensor(inside, device)
@@ -128,16 +106,13 @@ def _row(source: ReportSource, row: int, vit: MaskGuidedViT, size: int, guided: 
     modes: dict[str, Guidance] = {"without": "none", "with": guided}
     for name, mode in modes.items():
         found = class_attention(vit, *tensors, mode)[0]
-        share = float(found.ravel()[keep].sum() / max(float(found.sum()), 1e-12))
-        alt = (
-            f"Attention {name} guidance in region {region['region']} of {region['image']}: {share:.0%} inside the mask"
-        )
-        shots.append(Shot(source.album.add(_painted(picture[0], found, inside[0])), alt, "", (f"{share:.0%} inside",)))
-    return AttentionRow(*shots)
+        share = f"{found.ravel()[keep].sum() / max(found.sum(), 1e-12):.0%} inside"
+        alt = f"Attention {name} guidance in region {region['region']} of {region['image']}: {share} the mask"
+        shots.append(Shot(source.album.add(_painted(picture[0], found, inside[0])), alt, lines=(share,)))
+    return shots
 
 
-def _painted(crop: Picture, attention: NDArray[np.float32], mask: NDArray[np.bool_]) -> Picture:
+def _painted(crop: Picture, attention: NDArray[np.float32], mask: Mask) -> Picture:
     """Attention over the grey crop, so that colour means attention only; brightest at its own peak."""
     grey = np.repeat(crop.mean(axis=2, keepdims=True) * 0.8, 3, axis=2).astype(np.uint8)
-    outline = mask if mask.any() else None
-    return overlay(fitted(grey, SIDE), attention, outline, low=0.0, high=float(np.quantile(attention, 0.999)) or 1.0)
+    return overlay(fitted(grey, SIDE), attention, mask, high=float(np.quantile(attention, 0.999)) or 1.0)

@@ -2,64 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..labels import NORMAL
 from . import charts
-from .embed import Shot
-from .source import Look, ReportSource
+from .source import ReportSource, Shot
 
 REPRESENTATIVE, BORDERLINE, WHOLE = 12, 6, 3
 MOST_PICTURES = 1_200  # of all cards together: with many classes each shows fewer
 
 
-@dataclass(frozen=True)
 class Card:
-    """One class. `share` is of all images, 0 … 1; `note` says what is special about it."""
+    """One class, its pictures read one by one.
 
-    look: Look
-    n_images: int
-    n_regions: int
-    share: float
-    truth: str
-    note: str
-    representative: list[Shot]
-    borderline: list[Shot]
-    whole: list[Shot]
-    area: charts.Histogram
-    place: charts.Places
-    confidence: charts.Histogram
-    median_probability: float | None
+    Attributes
+    ----------
+    share : of all images, 0 … 1
+    truth : the commonest true label, where folders tell
+    note : what is special about the class
+    representative, borderline, whole : pictures of regions, of doubtful regions, and of images
+    area, place, confidence : charts
+    median_probability : of its regions, or of its images where they are normal
+    """
 
-
-def make_card(source: ReportSource, label: int) -> Card:
-    """The card of one class, its pictures read one by one."""
-    regions, images = source.regions, source.images
-    members = regions.index[regions["label"] == label].to_numpy()
-    own = images[images["label"] == label]
-    n_first, n_last, n_whole = shares(len(source.labels))
-    first, last = choose(regions.loc[members], source.typical[members], n_first, n_last)
-    areas = regions["area"].to_numpy(float)
-    x, y, aspect = _centres(source, regions.loc[members])
-    sure = own["probability"].to_numpy(float) if label == 0 else regions.loc[members, "probability"].to_numpy(float)
-    return Card(
-        look=source.look(label),
-        n_images=len(own),
-        n_regions=len(members),
-        share=len(own) / max(1, len(images)),
-        truth=source.truth(label),
-        note=_note(label, len(own), len(members)),
-        representative=[source.crop(row) for row in first],
-        borderline=[source.crop(row) for row in last],
-        whole=[source.whole(name, [words]) for name, words in _whole_images(source, own, label)[:n_whole]],
-        area=charts.area(areas[members], *((areas.min(), areas.max()) if len(areas) else (1.0, 1.0))),
-        place=charts.places(x, y, aspect),
-        confidence=charts.confidence(sure),
-        median_probability=float(np.median(sure)) if len(sure) else None,
-    )
+    def __init__(self, source: ReportSource, label: int) -> None:
+        members = source.regions[source.regions["label"] == label]
+        own = source.images[source.images["label"] == label]
+        n_first, n_last, n_whole = shares(len(source.labels))
+        first, last = choose(members, source.typical[members.index], n_first, n_last)
+        areas = source.regions["area"].to_numpy(float)
+        smallest, largest = (areas.min(), areas.max()) if len(areas) else (1.0, 1.0)
+        sure = (own if label == NORMAL else members)["probability"].to_numpy(float)
+        self.look, self.truth = source.look(label), source.truth(label)
+        self.n_images, self.n_regions = len(own), len(members)
+        self.share = len(own) / max(1, len(source.images))
+        self.note = _note(label, len(own), len(members))
+        self.representative = [source.crop(row) for row in first]
+        self.borderline = [source.crop(row) for row in last]
+        self.whole = _whole_images(source, own, label, n_whole)
+        self.area = charts.area(areas[members.index], smallest, largest)
+        self.place = charts.places(*_centres(source, members))
+        self.confidence = charts.confidence(sure)
+        self.median_probability = float(np.median(sure)) if len(sure) else None
 
 
 def shares(n_classes: int) -> tuple[int, int, int]:
@@ -101,21 +87,16 @@ def choose(members: pd.DataFrame, typical: npt.ArrayLike, n_first: int, n_last: 
     return [*rest.index[~again], *rest.index[again]][:n_first], last
 
 
-def _whole_images(source: ReportSource, own: pd.DataFrame, label: int) -> list[tuple[str, str]]:
-    """Names of images to show whole and a few words: the surest of a defect, the most doubtful of the normal ones."""
-    scores = source.stored.manifest.drop_duplicates("image").set_index("image")["score"]
-    table = own.assign(score=scores.reindex(own["image"]).to_numpy())
-    keys = ["score", "image"] if label == 0 else ["probability", "image"]
-    ranked = table.sort_values(keys, ascending=[False, True], kind="stable")
-    words = "highest map value {:.2f}" if label == 0 else "{:.2f}"
-    shown = ranked.head(WHOLE)
-    return [(str(name), words.format(value)) for name, value in zip(shown["image"], shown[keys[0]], strict=True)]
+def _whole_images(source: ReportSource, own: pd.DataFrame, label: int, most: int) -> list[Shot]:
+    """Whole images with a few words: the surest of a defect, the most doubtful of the normal ones."""
+    key, words = ("score", "highest map value {:.2f}") if label == NORMAL else ("probability", "{:.2f}")
+    ranked = own.sort_values([key, "image"], ascending=[False, True], kind="stable").head(most)
+    return [source.whole(name, [words.format(value)]) for name, value in zip(ranked["image"], ranked[key], strict=True)]
 
 
 def _centres(source: ReportSource, members: pd.DataFrame) -> tuple[pd.Series, pd.Series, float]:
     """Centres of the regions on 0 … 1 of their images, and the usual aspect of an image."""
-    sizes = source.stored.manifest.drop_duplicates("image").set_index("image")[["height", "width"]]
-    read = sizes[sizes.min(axis=1) > 0]
+    read = source.files[source.files[["height", "width"]].min(axis=1) > 0]
     aspect = float((read["width"] / read["height"]).median()) if len(read) else 1.0
     width, height = (read[side].reindex(members["image"]).fillna(np.inf).to_numpy() for side in ("width", "height"))
     x = (members["x"] + members["width"] / 2) / width
@@ -124,11 +105,11 @@ def _centres(source: ReportSource, members: pd.DataFrame) -> tuple[pd.Series, pd
 
 
 def _note(label: int, n_images: int, n_regions: int) -> str:
-    if label == 0 and n_regions:
+    if label == NORMAL and n_regions:
         return "Regions of this class are taken for false alarms; most normal images have no region at all."
-    if label == 0:
+    if label == NORMAL:
         return "No region was found in these images."
-    if label < 0:
+    if label < NORMAL:
         return "Far from every class: look at these, they may be a class of their own."
     if not n_images and n_regions:
         return "It shows beside other classes only: no image is of this class as a whole."

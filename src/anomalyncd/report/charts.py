@@ -13,25 +13,15 @@ WIDTH, HEIGHT = 240.0, 80.0  # of a small chart, in units of its own
 LOSS_WIDTH, LOSS_HEIGHT = 640.0, 200.0
 CELLS = 12  # of the frame's longer side
 MOST_DOTS = 300
+Array = npt.NDArray[np.float64]
 Floats = npt.ArrayLike
 
 
 @dataclass(frozen=True)
-class Bar:
-    """A bar, and in words what it counts."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    title: str
-
-
-@dataclass(frozen=True)
 class Histogram:
-    """Bars on WIDTH × HEIGHT, words under the two ends of the axis, and the whole in a sentence."""
+    """Bars (x, y, width, height, what it counts) on WIDTH × HEIGHT, words under the ends of the axis, a sentence on all."""
 
-    bars: tuple[Bar, ...]
+    bars: tuple[tuple[float, float, float, float, str], ...]
     low: str
     high: str
     about: str
@@ -64,11 +54,10 @@ def confidence(values: Floats) -> Histogram:
     Examples
     --------
     >>> chart = confidence([0.99, 1.0, 0.12])
-    >>> [bar.title for bar in chart.bars], chart.about
+    >>> [title for *_, title in chart.bars], chart.about
     (['0.10 to 0.15: 1', '0.95 to 1.00: 2'], 'median 0.99, from 0.12 to 1.00')
     """
-    edges = np.linspace(0, 1, 21)
-    return _histogram(np.asarray(values, float), edges, [f"{edge:.2f}" for edge in edges], "{:.2f}", "0", "1")
+    return _histogram(np.asarray(values, float), np.linspace(0, 1, 21), "{:.2f}", ("0", "1"))
 
 
 def area(values: Floats, low: float, high: float) -> Histogram:
@@ -84,25 +73,23 @@ def area(values: Floats, low: float, high: float) -> Histogram:
         first, last = first - 0.5, last + 0.5
     edges = np.logspace(first, last, 17)
     clipped = np.clip(np.asarray(values, float), edges[0], edges[-1])
-    names = [f"{edge:,.0f}" for edge in edges]
-    return _histogram(clipped, edges, names, "{:,.0f} px", f"{edges[0]:,.0f} px", f"{edges[-1]:,.0f} px")
+    return _histogram(clipped, edges, "{:,.0f} px", (f"{edges[0]:,.0f} px", f"{edges[-1]:,.0f} px"))
 
 
-def _histogram(
-    values: npt.NDArray[np.float64], edges: npt.NDArray[np.float64], names: Sequence[str], figure: str, low: str, high: str
-) -> Histogram:  # fmt: skip
+def _histogram(values: Array, edges: Array, figure: str, ends: tuple[str, str]) -> Histogram:
+    names = [figure.format(edge).removesuffix(" px") for edge in edges]
     counts, _ = np.histogram(values, edges)
     step, tallest = WIDTH / len(counts), max(1, int(counts.max(initial=0)))
     bars = tuple(
-        Bar(_n(k * step + 0.5), _n(HEIGHT - height), _n(step - 1), _n(height), f"{names[k]} to {names[k + 1]}: {count}")
+        (_n(k * step + 0.5), _n(HEIGHT - height), _n(step - 1), _n(height), f"{names[k]} to {names[k + 1]}: {count}")
         for k, count in enumerate(counts.tolist())
         if (height := max(2.0, count / tallest * HEIGHT)) and count
     )
     if not len(values):
-        return Histogram((), low, high, "no region")
+        return Histogram((), *ends, "no region")
     median, least, most = (figure.format(value) for value in (np.median(values), values.min(), values.max()))
     about = f"median {median}, from {least} to {most}" if least != most else f"all {median}"
-    return Histogram(bars, low, high, about)
+    return Histogram(bars, *ends, about)
 
 
 def places(x: Floats, y: Floats, aspect: float) -> Places:
@@ -120,10 +107,7 @@ def places(x: Floats, y: Floats, aspect: float) -> Places:
     width, height = (120.0, 120.0 / aspect) if aspect >= 1 else (120.0 * aspect, 120.0)
     columns, rows = max(1, round(width / side)), max(1, round(height / side))
     height, width = rows * side, columns * side
-    column = np.minimum((across * columns).astype(int), columns - 1)
-    row = np.minimum((down * rows).astype(int), rows - 1)
-    counts = np.zeros((rows, columns))
-    np.add.at(counts, (row, column), 1)
+    counts, _, _ = np.histogram2d(down, across, (rows, columns), ((0, 1), (0, 1)))
     share = counts / max(1.0, counts.max(initial=0))
     cells = tuple((_n(c * side), _n(r * side), _n(side), round(float(share[r, c]), 2)) for r, c in np.argwhere(counts))
     shown = np.linspace(0, len(across) - 1, min(MOST_DOTS, len(across))).round().astype(int)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ..run.store import read_crop
 from .canvas import Picture, centred, fitted
-from .embed import sprite
 from .source import Look, ReportSource
 
 MOST = 2_000  # regions; t-SNE of more takes minutes, and dots would cover each other
@@ -23,53 +24,65 @@ PLAIN = 5  # t-SNE needs more regions than this
 
 @dataclass(frozen=True)
 class Point:
-    """A region on the map; number : its thumbnail's place in the sprite."""
+    """A region on the map; its thumbnail has the same place in the sprite as the point has among the points."""
 
     x: float
     y: float
     look: Look
     title: str
-    number: int
 
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Points in the order of their classes, thumbnails in one picture, and how many regions there are in all."""
+    """Points in the order of their classes, and their thumbnails in one picture of columns × rows tiles."""
 
     points: list[Point]
     looks: list[Look]
     sprite: str | None
     columns: int
     rows: int
-    tile: int
-    total: int
+    tile: int = TILE
 
 
-def make_class_map(source: ReportSource, seed: int = 0) -> ClassMap | None:
+def make_class_map(source: ReportSource) -> ClassMap | None:
     """The map of a run's regions; None where their features are not known or there is none."""
-    features = source.features
-    if features is None or not len(features.rows):
+    if source.vectors is None or not len(source.vectors):
         return None
-    labels = source.regions["label"].to_numpy()[features.rows]
-    kept = subsample(labels, MOST, seed)
-    place = project(features.vectors[kept], seed)
-    rows, order = features.rows[kept], {label: rank for rank, label in enumerate(source.labels)}
-    drawn = sorted(range(len(kept)), key=lambda k: (order[int(labels[kept[k]])], place[k, 0], place[k, 1]))
+    labels = source.regions["label"].to_numpy()
+    kept = subsample(labels, MOST)
+    place = dict(zip(kept.tolist(), project(source.vectors[kept]).tolist(), strict=True))
+    order = {label: rank for rank, label in enumerate(source.labels)}
     tiles, points = [], []
-    for number, k in enumerate(drawn):
-        region = source.regions.iloc[rows[k]]
-        look = source.look(int(region["label"]))
+    for row in sorted(place, key=lambda row: (order[int(labels[row])], *place[row])):
+        region, look = source.regions.iloc[row], source.look(int(labels[row]))
         title = f"{look.name}, {region['probability']:.2f}: {region['image']}, region {region['region']}"
-        points.append(Point(round(float(place[k, 0]), 1), round(float(place[k, 1]), 1), look, title, number))
-        crop = region.get("crop")
-        tiles.append(_thumbnail(read_crop(source.run / crop)[0] if isinstance(crop, str) else None))
-    sheet, columns = sprite(tiles, TILE)
-    looks = [source.look(label) for label in source.labels if (labels[kept] == label).any()]
+        points.append(Point(round(place[row][0], 1), round(place[row][1], 1), look, title))
+        crop, _ = source.run.crop(row)
+        grey = np.full((TILE, TILE, 3), 128, np.uint8)
+        tiles.append(grey if crop is None else centred(fitted(crop, TILE), TILE))
+    sheet, columns = sprite(tiles)
+    looks = [source.look(label) for label in source.labels if label in labels[kept]]
     uri = source.album.add(sheet, quality=70)
-    return ClassMap(points, looks, uri, columns, sheet.shape[0] // TILE, TILE, len(source.regions))
+    return ClassMap(points, looks, uri, columns, len(sheet) // TILE)
 
 
-def project(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float64]:
+def sprite(tiles: Sequence[Picture]) -> tuple[Picture, int]:
+    """Tiles of one size in one picture, row by row, and how many there are in a row.
+
+    Examples
+    --------
+    >>> sheet, columns = sprite([np.full((4, 4, 3), k, np.uint8) for k in range(5)])
+    >>> sheet.shape, columns, int(sheet[4, 0, 0])
+    ((8, 12, 3), 3, 3)
+    """
+    columns = math.ceil(math.sqrt(len(tiles)))
+    rows = [np.hstack(tiles[first : first + columns]) for first in range(0, len(tiles), columns)]
+    missing = rows[0].shape[1] - rows[-1].shape[1]
+    rows[-1] = np.pad(rows[-1], ((0, 0), (0, missing), (0, 0)))
+    return np.vstack(rows), columns
+
+
+def project(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     """Features (R, D) on the plane, t-SNE from their principal axes, scaled to the map: (R, 2), x and y in 0 … SIDE.
 
     Always the same for the same input: one thread, a fixed seed.
@@ -87,20 +100,18 @@ def project(vectors: NDArray[np.float32], seed: int = 0) -> NDArray[np.float64]:
         if count > PLAIN and spread > 1e-9:
             from sklearn.manifold import TSNE
 
-            start = (axes[:, :2] / spread * 1e-4).astype(np.float32)
-            perplexity = min(30.0, (count - 1) / 3)
-            tsne = TSNE(2, perplexity=perplexity, init=start, learning_rate="auto", random_state=seed, n_jobs=1)
+            start = (place / spread * 1e-4).astype(np.float32)
+            tsne = TSNE(perplexity=min(30.0, (count - 1) / 3), init=start, random_state=0, n_jobs=1)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of regions that are all alike
                 place = np.nan_to_num(tsne.fit_transform(axes.astype(np.float32)).astype(np.float64))
     low, high = place.min(axis=0), place.max(axis=0)
     span = float((high - low).max())
-    middle = (low + high) / 2
     scale = (SIDE - 2 * MARGIN) / span if span > 0 else 0.0
-    return np.asarray((place - middle) * scale + SIDE / 2)
+    return np.asarray((place - (low + high) / 2) * scale + SIDE / 2)
 
 
-def subsample(labels: NDArray[np.int64], most: int, seed: int = 0) -> NDArray[np.int64]:
+def subsample(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     """Places of at most `most` regions drawn at random, in order; small classes are kept whole as far as that goes.
 
     Examples
@@ -112,14 +123,10 @@ def subsample(labels: NDArray[np.int64], most: int, seed: int = 0) -> NDArray[np
     """
     if len(labels) <= most:
         return np.arange(len(labels))
-    shuffled = np.random.default_rng(seed).permutation(len(labels))
-    seen: dict[int, int] = {}
-    late = []
-    for place in shuffled:
-        rank = seen[int(labels[place])] = seen.get(int(labels[place]), 0) + 1
-        late.append(rank > AT_LEAST)
-    first = shuffled[np.argsort(late, kind="stable")]
-    return np.sort(first[:most]).astype(np.int64)
+    shuffled = np.random.default_rng(0).permutation(len(labels))
+    drawn = pd.Series(labels[shuffled])
+    late = drawn.groupby(drawn).cumcount().to_numpy() >= AT_LEAST
+    return np.sort(shuffled[np.argsort(late, kind="stable")][:most])
 
 
 def _principal(vectors: NDArray[np.float64], most: int = 50) -> NDArray[np.float64]:
@@ -130,7 +137,3 @@ def _principal(vectors: NDArray[np.float64], most: int = 50) -> NDArray[np.float
     left = left * np.where(left[np.abs(left).argmax(axis=0), np.arange(left.shape[1])] < 0, -1, 1)
     out = (left * length)[:, :most]
     return np.pad(out, ((0, 0), (0, max(0, 2 - out.shape[1]))))
-
-
-def _thumbnail(crop: Picture | None) -> Picture:
-    return np.full((TILE, TILE, 3), 128, np.uint8) if crop is None else centred(fitted(crop, TILE), TILE)

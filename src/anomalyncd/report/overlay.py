@@ -6,8 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
-from .canvas import Picture
+from .canvas import Mask, Picture
 
 OUTLINE = (0, 229, 255)  # cyan: in no colour of the heat, and rare in products
 OUTLINE_EDGE = (0, 0, 0)
@@ -18,29 +17,31 @@ _COLOURS = cv2.applyColorMap(_LEVELS, cv2.COLORMAP_INFERNO)[:, 0, ::-1].astype(n
 
 
 def overlay(
-    image: Picture, anomaly_map: NDArray[np.floating] | None, mask: NDArray[np.bool_] | None, *, low: float, high: float
+    image: Picture, anomaly_map: NDArray[np.floating] | None, mask: Mask | None, *, low: float = 0, high: float = 0
 ) -> Picture:
     """Paint an anomaly map over its image and draw a line around its mask.
 
-    Args:
-        image: (H, W, 3) uint8 RGB; it is not changed.
-        anomaly_map: (h, w) floats of any size, or None. The higher the value, the brighter and the more opaque; what is
-            at `low` or below, NaN or infinite is not painted.
-        mask: (h', w') bool of any size, or None. The line runs just outside, so that the defect stays visible.
-        low, high: range of values that the colours span: the same for a set of images makes them comparable.
+    Parameters
+    ----------
+    image : (H, W, 3) uint8 RGB; it is not changed
+    anomaly_map : (h, w) floats of any size, or None. The higher the value, the brighter and the more opaque; what is
+        at `low` or below, NaN or infinite is not painted
+    mask : (h', w') bool of any size, or None. The line runs just outside, so that the defect stays visible
+    low, high : range of values that the colours span: the same for a set of images makes them comparable; without a
+        range no map is painted
 
-    Returns:
-        (H, W, 3) uint8 RGB
+    Returns
+    -------
+    (H, W, 3) uint8 RGB
 
-    Example:
-        >>> image, hot = np.full((8, 8, 3), 90, np.uint8), np.zeros((4, 4))
-        >>> hot[:2] = 1.0
-        >>> painted = overlay(image, hot, None, low=0, high=1)
-        >>> bool((painted[0] != 90).all()), bool((painted[-1] == 90).all())
-        (True, True)
+    Examples
+    --------
+    >>> image, hot = np.full((8, 8, 3), 90, np.uint8), np.zeros((4, 4))
+    >>> hot[:2] = 1.0
+    >>> painted = overlay(image, hot, None, low=0, high=1)
+    >>> bool((painted[0] != 90).all()), bool((painted[-1] == 90).all())
+    (True, True)
     """
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
-        raise DataError(f"expected an image (H, W, 3) uint8, but got {image.dtype} {image.shape}.")
     painted = image.copy()
     if anomaly_map is not None:
         share, colours = heat(anomaly_map, image.shape[:2], low=low, high=high)
@@ -56,15 +57,16 @@ def heat(
 ) -> tuple[NDArray[np.float32], Picture]:
     """A map at another size, on 0 … 1, and in colours.
 
-    Returns:
-        (H, W) float32 from 0 at `low` to 1 at `high`, NaN where the map is not finite; and (H, W, 3) uint8 RGB, which
-        means nothing there.
+    Returns
+    -------
+    (H, W) float32 from 0 at `low` to 1 at `high`, NaN where the map is not finite; and (H, W, 3) uint8 RGB, which means
+    nothing there
 
-    Example:
-        >>> heat(np.array([[1.0, 3.0, np.nan]]), (1, 3), low=1, high=3)[0]
-        array([[ 0.,  1., nan]], dtype=float32)
+    Examples
+    --------
+    >>> heat(np.array([[1.0, 3.0, np.nan]]), (1, 3), low=1, high=3)[0]
+    array([[ 0.,  1., nan]], dtype=float32)
     """
-    _check_flat(anomaly_map, "an anomaly map")
     values = np.asarray(anomaly_map, np.float64)
     holes = ~np.isfinite(values)
     scaled = np.zeros(values.shape, np.float32)
@@ -81,23 +83,23 @@ def heat(
     return share, colours
 
 
-def resized_mask(mask: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
+def resized_mask(mask: Mask, size: tuple[int, int]) -> Mask:
     """A mask at another size: exact when enlarged, and no defect vanishes when shrunk, however thin.
 
-    Example:
-        >>> resized_mask(np.eye(6, dtype=bool), (2, 3)).astype(int)
-        array([[1, 1, 0],
-               [0, 1, 1]])
+    Examples
+    --------
+    >>> resized_mask(np.eye(6, dtype=bool), (2, 3)).astype(int)
+    array([[1, 1, 0],
+           [0, 1, 1]])
     """
-    _check_flat(mask, "a mask")
     height, width = size
     larger = (max(width, mask.shape[1]), max(height, mask.shape[0]))
     enlarged = cv2.resize(mask.astype(np.float32), larger, interpolation=cv2.INTER_NEAREST)
-    covered: NDArray[np.bool_] = cv2.resize(enlarged, (width, height), interpolation=cv2.INTER_AREA) > 0
+    covered: Mask = cv2.resize(enlarged, (width, height), interpolation=cv2.INTER_AREA) > 0
     return covered
 
 
-def _draw_outline(picture: Picture, mask: NDArray[np.bool_]) -> None:
+def _draw_outline(picture: Picture, mask: Mask) -> None:
     """A bright line around the mask with a dark one around that: one of them shows on any ground."""
     thickness = max(1, round(max(mask.shape) / 400))
     square = np.ones((2 * thickness + 1, 2 * thickness + 1), np.uint8)
@@ -110,8 +112,3 @@ def _draw_outline(picture: Picture, mask: NDArray[np.bool_]) -> None:
     frame[thickness:-thickness, thickness:-thickness] = False
     picture[(far > near)] = OUTLINE_EDGE
     picture[(near > inside) | ((inside > core) & frame)] = OUTLINE
-
-
-def _check_flat(values: NDArray[np.generic], what: str) -> None:
-    if values.ndim != 2 or values.size == 0:
-        raise DataError(f"expected {what} (H, W) with at least one pixel, but got shape {values.shape}.")

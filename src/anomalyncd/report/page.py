@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from .canvas import BACKGROUND, FAINT, INK, RULE, Picture, centred, fitted, font, message_tile, shorten
+from .canvas import BACKGROUND, FAINT, INK, RULE, Mask, Picture, centred, fitted, font, message_tile, shorten
 from .overlay import OUTLINE, OUTLINE_EDGE, heat, overlay
 
 SIDE = 224
@@ -21,6 +21,7 @@ CAPTION = 46
 ROW_GAP = 16
 SECTION = 50
 HEADER = 104
+Scale = tuple[float, float] | None  # low and high of the maps
 WIDTH = 2 * MARGIN + PAIRS * PAIR_WIDTH + (PAIRS - 1) * PAIR_GAP
 
 
@@ -33,19 +34,12 @@ class Pair:
     tiles: tuple[Picture, Picture]
 
 
-def make_pair(
-    name: str,
-    note: str,
-    image: Picture | None,
-    anomaly_map: NDArray[np.floating] | None,
-    mask: NDArray[np.bool_] | None,
-    *,
-    low: float,
-    high: float,
-) -> Pair:
-    """Tiles of one image (H, W, 3) uint8; where it is gone the first tile says so, and grey stands for it in the other.
+def make_tiles(
+    image: Picture | None, anomaly_map: NDArray[np.floating] | None, mask: Mask | None, scale: Scale
+) -> tuple[Picture, Picture]:
+    """Tiles (SIDE, SIDE, 3) of one image: plain, and with its map on the scale (None: no map) and its mask.
 
-    Map (h, w), mask (h', w'), low and high are as for `overlay`.
+    Where the image is gone the first tile says so, and grey stands for it in the other.
     """
     if image is not None:
         ground = fitted(image, SIDE)
@@ -54,31 +48,29 @@ def make_pair(
         shape = next((known.shape for known in (anomaly_map, mask) if known is not None), (SIDE, SIDE))
         ground = fitted(np.full((*shape, 3), 110, np.uint8), SIDE)
         plain = message_tile("The image was not found: moved, removed or damaged.", SIDE)
-    return Pair(name, note, (plain, centred(overlay(ground, anomaly_map, mask, low=low, high=high), SIDE)))
+    low, high = scale or (0, 0)
+    return plain, centred(overlay(ground, anomaly_map, mask, low=low, high=high), SIDE)
 
 
-def class_page(
-    title: str,
-    subtitle: str,
-    sections: Sequence[tuple[str, Sequence[Pair]]],
-    *,
-    scale: tuple[float, float] | None = None,
-) -> Picture:
+def class_page(title: str, subtitle: str, sections: Sequence[tuple[str, Sequence[Pair]]], scale: Scale) -> Picture:
     """Lay out the images of a class.
 
-    Args:
-        title: name of the class.
-        subtitle: how many images, how sure, … on one line.
-        sections: heading and pairs, such as the surest and the least sure.
-        scale: values of the map at the two ends of the colour bar; None draws none.
+    Parameters
+    ----------
+    title : name of the class
+    subtitle : how many images, how sure, … on one line
+    sections : heading and pairs, such as the surest and the least sure
+    scale : values of the map at the two ends of the colour bar; None draws none
 
-    Returns:
-        (H, 1476, 3) uint8 RGB
+    Returns
+    -------
+    (H, 1476, 3) uint8 RGB
 
-    Example:
-        >>> pair = make_pair("a.png", "0.98", np.zeros((9, 9, 3), np.uint8), None, None, low=0, high=1)
-        >>> class_page("scratch", "1 image", [("All images", [pair])]).shape
-        (464, 1476, 3)
+    Examples
+    --------
+    >>> pair = Pair("a.png", "0.98", make_tiles(np.zeros((9, 9, 3), np.uint8), None, None, None))
+    >>> class_page("scratch", "1 image", [("All images", [pair])], None).shape
+    (464, 1476, 3)
     """
     row_height = SIDE + CAPTION + ROW_GAP
     lines = [-(-len(pairs) // PAIRS) for _, pairs in sections]
@@ -109,7 +101,7 @@ def _draw_pair(page: Image.Image, draw: ImageDraw.ImageDraw, pair: Pair, x: int,
     draw.text((x, y + SIDE + 25), shorten(pair.note, letters, PAIR_WIDTH), FAINT, letters)
 
 
-def _draw_legend(page: Image.Image, draw: ImageDraw.ImageDraw, scale: tuple[float, float] | None) -> int:
+def _draw_legend(page: Image.Image, draw: ImageDraw.ImageDraw, scale: Scale) -> int:
     """What line and colours mean, at the upper right; returns where it begins."""
     letters, y = font(14), MARGIN + 16
     x = WIDTH - MARGIN - round(letters.getlength("mask"))

@@ -1,40 +1,73 @@
-"""What a report is made from: the tables of a run, its pictures one at a time, and how each class looks on the page."""
+"""How a run looks in its report: colour, mark and name of each class, and pictures of its regions and images."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
-import pandas as pd
-import safetensors.numpy
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
-from ..data.dataset import Sample
-from ..discovery.model import DiscoveryModel, read_names
 from ..errors import RunError
-from ..run.folder import MANIFEST, REGIONS_TABLE, RETRAINED, RunFolder
-from ..run.store import RegionStore, read_crop
-from ..run.tables import read_csv
-from .canvas import Picture, fitted
-from .embed import Album, Shot
+from ..labels import NORMAL, UNKNOWN, default_name
+from ..run.finished import FinishedRun
+from .canvas import Mask, Picture, fitted
 from .overlay import overlay, resized_mask
-from .stored import StoredPictures
 
 # Each stands out from the light and from the dark page; grey is for normal images.
-COLOURS = (
-    "#2f7ed8", "#d9650f", "#2e9e4f", "#d8434e", "#9467d6", "#1797a6", "#a9713a", "#d0509a", "#8a8f1f",
-)  # fmt: skip
+COLOURS = ("#2f7ed8", "#d9650f", "#2e9e4f", "#d8434e", "#9467d6", "#1797a6", "#a9713a", "#d0509a", "#8a8f1f")
 NORMAL_COLOUR, UNKNOWN_COLOUR = "#7a8796", "#b8860b"
 SHAPES = ("circle", "square", "diamond", "triangle")
 NOTEWORTHY = 0.05  # probability of another class that is worth a word
 CROP_SIDE = 160
 IMAGE_SIDE = 320
+QUALITY = 78
+LIMIT = 22_000_000  # characters of all data URIs: with text and charts a report stays well under 30 MB
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A picture of a page: its data URI (None: gone, or left out), what it shows, and lines under it."""
+
+    uri: str | None
+    alt: str
+    title: str = ""
+    lines: tuple[str, ...] = ()
+
+
+class Album:
+    """Encodes pictures one by one and counts their bytes; past the limit it leaves them out and counts those.
+
+    Examples
+    --------
+    >>> album = Album(limit=600)
+    >>> uri = album.add(np.zeros((8, 8, 3), np.uint8))
+    >>> uri.startswith("data:image/webp;base64,"), album.add(None), album.left_out
+    (True, None, 0)
+    >>> noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)
+    >>> album.add(noise), album.left_out
+    (None, 1)
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.limit, self.size, self.left_out = limit, 0, 0
+
+    def add(self, picture: Picture | None, quality: int = QUALITY) -> str | None:
+        """(H, W, 3) uint8 RGB as a data URI; None for no picture, or where the page would become too large."""
+        if picture is None:
+            return None
+        _, data = cv2.imencode(".webp", picture[..., ::-1], [cv2.IMWRITE_WEBP_QUALITY, quality])
+        uri = "data:image/webp;base64," + base64.b64encode(data.tobytes()).decode("ascii")
+        if self.size + len(uri) > self.limit:
+            self.left_out += 1
+            return None
+        self.size += len(uri)
+        return uri
 
 
 @dataclass(frozen=True)
@@ -48,43 +81,28 @@ class Look:
     anchor: str
 
 
-@dataclass(frozen=True)
-class RegionFeatures:
-    """rows : (F,) int, rows of regions.csv; vectors : (F, D) float32 unit features; probabilities : (F, K) over classes"""
-
-    rows: NDArray[np.int64]
-    vectors: NDArray[np.float32]
-    probabilities: NDArray[np.float64]
-    classes: tuple[int, ...]
-
-
 class ReportSource:
-    """A finished run as the report sees it. Missing images, maps and crops are None or left out, never an error.
+    """A finished run as the report shows it. Missing images, maps and crops are None or left out, never an error.
 
-    Parameters
+    Attributes
     ----------
-    run : folder of a finished run
-    items : see `StoredPictures`
+    images : images.csv, with the highest map value of each image in the column `score`
+    regions : regions.csv
+    files : manifest.csv by the name of the image
+    album : of all pictures on the page
     """
 
-    def __init__(self, run: Path, items: Sequence[Sample] = ()) -> None:
-        self.run = run
-        self.stored = StoredPictures(run, items)
-        self.images = self.stored.images.reset_index(drop=True)
-        self.regions = read_csv(run / REGIONS_TABLE).reset_index(drop=True)
-        self.album = Album()
-        self.names = {-1: "unknown"} | read_names(run)
-        for table in (self.images, self.regions):
-            table["class_name"] = table["class_name"].fillna("")
-            for label, name in table.drop_duplicates("label")[["label", "class_name"]].itertuples(index=False):
-                self.names.setdefault(int(label), name)
+    def __init__(self, run: FinishedRun) -> None:
+        self.run, self.album, self.regions = run, Album(), run.regions
+        self.files = run.manifest.drop_duplicates("image").set_index("image")
+        self.images = run.images.assign(score=self.files["score"].reindex(run.images["image"]).to_numpy())
         self._rows = dict(iter(self.regions.groupby("image", sort=False)))
 
     def look(self, label: int) -> Look:
         """How a class is shown, the same in all parts of the report."""
         place = max(0, label - 1)
-        colour = {0: NORMAL_COLOUR, -1: UNKNOWN_COLOUR}.get(label, COLOURS[place % len(COLOURS)])
-        name = self.names.get(label, "") or f"class {label}"
+        colour = {NORMAL: NORMAL_COLOUR, UNKNOWN: UNKNOWN_COLOUR}.get(label, COLOURS[place % len(COLOURS)])
+        name = self.run.names.get(label, default_name(label))
         return Look(label, name, colour, SHAPES[place % len(SHAPES)], f"class-{label}".replace("--", "-unknown-"))
 
     @cached_property
@@ -94,117 +112,99 @@ class ReportSource:
         return sorted(found, key=lambda label: (label <= 0, abs(label)))
 
     @cached_property
-    def features(self) -> RegionFeatures | None:
-        """Of the regions, where the run still holds them and a model to read them with."""
-        try:
-            model = DiscoveryModel.read(self.run, device="cpu")
-            if model.classifier is None:
-                return None
-            store = RegionStore(RunFolder(self.run)).read(len(read_csv(self.run / MANIFEST)))
-            retrained = self.run / RETRAINED
-            parts: Any = safetensors.numpy.load_file(retrained) if model.classifier.last_block else store.parts
-            vectors = model.classifier.space.transform(parts)
-            probabilities = model.region_probabilities(parts, store.regions)
-        except (RunError, OSError, KeyError, SafetensorError):
-            return None
-        place = {(region.image, region.region): row for row, region in enumerate(store.regions)}
-        known = [place.get(key, -1) for key in zip(self.regions["image"], self.regions["region"], strict=True)]
-        rows = np.flatnonzero(np.array(known, dtype=np.int64) >= 0)
-        own = np.array(known, dtype=np.int64)[rows]
-        return RegionFeatures(rows, vectors[own], probabilities[own], tuple(model.classes.tolist()))
+    def scale(self) -> tuple[float, float] | None:
+        """(low, high) of the colours of all maps; None where there are no maps, or no model that knows their range."""
+        with suppress(RunError):
+            return self.run.range
+        return None
+
+    @cached_property
+    def vectors(self) -> NDArray[np.float32] | None:
+        """(R, D) unit features of the regions, where the run still holds them and a model to read them with."""
+        with suppress(RunError, KeyError):
+            classifier = self.run.model.classifier
+            return None if classifier is None else classifier.space.transform(self.run.features)
+        return None
 
     @cached_property
     def typical(self) -> NDArray[np.float64]:
         """(R,) how near each region is to the middle of its class, −1 … 1; 0 where features are not known."""
         out = np.zeros(len(self.regions))
-        if self.features is None:
+        if self.vectors is None:
             return out
-        labels = self.regions["label"].to_numpy()[self.features.rows]
+        labels = self.regions["label"].to_numpy()
         for label in np.unique(labels):
-            vectors = self.features.vectors[labels == label]
+            vectors = self.vectors[labels == label]
             middle = vectors.mean(axis=0)
             length = float(np.linalg.norm(middle))
-            out[self.features.rows[labels == label]] = vectors @ middle / length if length else 0
+            out[labels == label] = vectors @ middle / length if length else 0
         return out
 
     @cached_property
-    def second(self) -> dict[int, str]:
-        """Row of regions.csv → the next likely class in words, where there is one."""
-        if self.features is None:
-            return {}
-        rows, classes = self.features.rows.tolist(), self.features.classes
-        labels = self.regions["label"].to_numpy()
-        found = (
-            (row, self.runner_up(dict(zip(classes, chances, strict=True)), int(labels[row])))
-            for row, chances in zip(rows, self.features.probabilities.tolist(), strict=True)
-        )
-        return {row: words for row, words in found if words}
+    def chances(self) -> list[dict[int, float]]:
+        """Class → probability for each row of regions.csv; empty where features are not known."""
+        if self.vectors is None:
+            return [{}] * len(self.regions)
+        model = self.run.model
+        found = model.region_probabilities(self.run.features, self.run.store.regions)
+        return [dict(zip(model.classes.tolist(), row, strict=True)) for row in found.tolist()]
 
-    def runner_up(self, chances: Mapping[int, float], label: int) -> str:
+    def runner_up(self, chances: Mapping[int, float], label: int, at_least: float = NOTEWORTHY) -> str:
         """`or dent (0.31)`: the likeliest class but `label`, empty where it has next to no chance."""
         others = {other: chance for other, chance in chances.items() if other != label}
         best = max(others, key=others.__getitem__, default=None)
-        if best is None or not others[best] >= NOTEWORTHY:  # nor for NaN
+        if best is None or not others[best] >= at_least:  # nor for NaN
             return ""
         return f"or {self.look(best).name} ({others[best]:.2f})"
 
     def crop(self, row: int) -> Shot:
         """A region of regions.csv: its stored crop with the region's contour."""
         region = self.regions.iloc[row]
-        picture, mask = (
-            read_crop(self.run / str(region["crop"])) if isinstance(region.get("crop"), str) else (None, None)
-        )
-        drawn = None
-        if picture is not None:
-            small = fitted(picture, CROP_SIDE)
-            drawn = overlay(small, None, mask if mask is None or mask.any() else None, low=0, high=1)
-        name = self.look(int(region["label"])).name
-        chance = f"{region['probability']:.2f}"
-        alt = f"Region {region['region']} of {region['image']}: {name}, probability {chance}"
-        lines = [chance] + [words for words in (self.second.get(row, ""),) if words]
+        label, chance = int(region["label"]), f"{region['probability']:.2f}"
+        picture, mask = self.run.crop(row)
+        drawn = None if picture is None else overlay(fitted(picture, CROP_SIDE), None, mask)
+        alt = f"Region {region['region']} of {region['image']}: {self.look(label).name}, probability {chance}"
+        lines = filter(None, (chance, self.runner_up(self.chances[row], label)))
         return Shot(self.album.add(drawn), alt, str(region["image"]), tuple(lines))
 
     def whole(self, name: str, lines: Iterable[str], *, heat: bool = True, side: int = IMAGE_SIDE) -> Shot:
         """An image with its map, unless `heat` is False, and the contour of each region in the colour of its class."""
-        image, mask = self.stored.image(name), self.stored.mask(name)
+        image, mask = self.run.image(name), self.run.mask(name)
         drawn = None
         if image is not None:
-            low, high = self.stored.range or (0.0, 0.0)
-            values = self.stored.map(name) if heat and self.stored.range is not None else None
-            drawn = overlay(fitted(image, side), values, None, low=low, high=high)
+            low, high = self.scale or (0, 0)
+            drawn = overlay(fitted(image, side), self.run.map(name) if heat else None, None, low=low, high=high)
             if mask is not None:
                 rows = self._rows.get(name, self.regions.iloc[:0])
                 scale = drawn.shape[1] / image.shape[1], drawn.shape[0] / image.shape[0]
                 boxes = rows[["x", "y", "width", "height"]].to_numpy(float) * np.tile(scale, 2)
-                _outline(drawn, mask, boxes, [self.look(int(label)).colour for label in rows["label"]])
+                outline(drawn, mask, boxes, [self.look(int(label)).colour for label in rows["label"]])
         return Shot(self.album.add(drawn), f"Image {name} with the regions found in it", name, tuple(lines))
 
-    def truth(self, label: int) -> str:
+    def truth(self, label: int, words: str = "{} ({:.0f} %)") -> str:
         """Where folders tell: the commonest true label of a class's images, and its share."""
         if "true_label" not in self.images:
             return ""
         counts = self.images.loc[self.images["label"] == label, "true_label"].value_counts()
-        return f"{counts.index[0]} ({100 * counts.iloc[0] / counts.sum():.0f} %)" if len(counts) else ""
+        return words.format(counts.index[0], 100 * counts.iloc[0] / counts.sum()) if len(counts) else ""
 
 
-def _outline(picture: Picture, mask: NDArray[np.bool_], boxes: NDArray[np.float64], colours: Sequence[str]) -> None:
+def image_chances(row: Mapping[Any, Any]) -> dict[int, float]:
+    """Class → probability of a row of images.csv."""
+    return {int(key[2:]): float(value) for key, value in row.items() if str(key).startswith("p_")}
+
+
+def outline(picture: Picture, mask: Mask, boxes: NDArray[np.float64], colours: Sequence[str]) -> None:
     """A line around each part of the mask, in the colour of the smallest box (x, y, width, height) that holds its middle."""
     covered = resized_mask(mask, picture.shape[:2])
     n_parts, parts, _, middles = cv2.connectedComponentsWithStats(covered.astype(np.uint8), connectivity=8)
     by_size = np.argsort(boxes[:, 2] * boxes[:, 3], kind="stable")
+    corners, sizes = boxes[by_size, :2], boxes[by_size, 2:]
     for part in range(1, n_parts):
-        x, y = middles[part]
-        holds = (
-            k for k in by_size if -1 <= x - boxes[k, 0] <= boxes[k, 2] + 1 and -1 <= y - boxes[k, 1] <= boxes[k, 3] + 1
-        )
-        k = next(holds, None)
-        colour = UNKNOWN_COLOUR if k is None else colours[k]
+        inside = (middles[part] >= corners - 1) & (middles[part] <= corners + sizes + 1)
+        holds = by_size[inside.all(axis=1)]
+        colour = colours[holds[0]] if len(holds) else UNKNOWN_COLOUR
         near = cv2.dilate((parts == part).astype(np.uint8), np.ones((5, 5), np.uint8))
         contours, _ = cv2.findContours(near, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
         cv2.drawContours(picture, contours, -1, (0, 0, 0), 4)  # whatever the ground, one of the two lines shows
-        cv2.drawContours(picture, contours, -1, tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5)), 2)
-
-
-def counted(table: pd.DataFrame, label: int) -> int:
-    """Rows of a class."""
-    return int((table["label"] == label).sum())
+        cv2.drawContours(picture, contours, -1, tuple(bytes.fromhex(colour[1:])), 2)

@@ -91,8 +91,10 @@ class ActionLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            # Never ours, but of a stranger's run: SQLite would do what it says, and that may be to delete any other file.
+            path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise unreadable(path, error) from error
         with ExitStack() as on_error:
             on_error.callback(self._database.close)

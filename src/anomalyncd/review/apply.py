@@ -13,6 +13,7 @@ from ..errors import AnomalyNCDError
 from ..progress import Advance, Silent
 from ..report.classes import draw_class_sheets, draw_classes
 from ..report.html import write_report
+from ..run.finished import FinishedRun
 from .action_log import Row
 from .corrected import ConflictError
 from .schema import ApplyRequest, JobAnswer, JobState
@@ -112,9 +113,10 @@ class Applier:
     def _redraw(self, job: Job) -> None:
         """Pictures and report with the new classes. They can be made again at any time, so they may fail."""
         try:
-            draw_classes(self.session.run)
-            draw_class_sheets(self.session.run)
-            write_report(self.session.run, job)
+            run = FinishedRun(self.session.run)
+            draw_classes(run)
+            draw_class_sheets(run)
+            write_report(run, job)
         except Exception as error:
             job.warn(f"The report was not made anew: {_words(error)}")
 

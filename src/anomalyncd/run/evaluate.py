@@ -21,7 +21,7 @@ from ..data.maps import read_map, read_mask
 from ..errors import BadFileError, DataError
 from ..metrics import Evaluation, PixelScores, box_rates, evaluate, image_auroc
 from ..progress import Advance, Silent
-from .tables import read_results
+from .finished import FinishedRun
 
 Mask = npt.NDArray[np.bool_]
 
@@ -44,16 +44,18 @@ class DetectionScores:
 
 
 def evaluate_run(
-    run: Path, labels: Path | None = None, normal_names: Sequence[str] | None = None
+    run: str | Path | FinishedRun, labels: Path | None = None, normal_names: Sequence[str] | None = None
 ) -> tuple[Evaluation, int]:
-    """Scores of a run folder and the number of files that it had to skip.
+    """Scores of a run and the number of files that it had to skip.
 
     Parameters
     ----------
+    run : a finished run, or its folder
     labels : CSV with the columns `image` and `label`; without it the folder names that the run noted
     normal_names : what the normal class is called in those labels
     """
-    images, manifest = read_results(run)
+    run = run if isinstance(run, FinishedRun) else FinishedRun(run)
+    images = run.images
     if labels is not None:
         truth = images["image"].map(read_labels(labels))
         if truth.isna().all():
@@ -62,7 +64,7 @@ def evaluate_run(
         truth = images["true_label"]
     else:
         raise DataError(
-            f"{run}: its images lay in no class folders, so there is nothing to compare with. Give --labels TABLE."
+            f"{run.path}: its images lay in no class folders, so there is nothing to compare with. Give --labels TABLE."
         )
     known = truth.notna()
     there = sorted(set(truth[known]))
@@ -70,7 +72,7 @@ def evaluate_run(
         raise DataError(f"--normal-label {unknown[0]}: no image has this label; there are {', '.join(there)}.")
     names = tuple(normal_names) if normal_names else tuple(sorted(NORMAL_NAMES))
     found = evaluate(truth[known].tolist(), images["label"][known].tolist(), normal_names=names)
-    return found, int((manifest["status"] == "skipped").sum())
+    return found, len(run.skipped)
 
 
 def read_labels(path: Path) -> dict[str, str]:

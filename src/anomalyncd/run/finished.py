@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,17 +12,18 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from safetensors import SafetensorError
 
-from ..checksums import unseal
 from ..config import Config, make_config, read_config
-from ..data.dataset import Sample
+from ..data.dataset import Dataset, Sample
+from ..data.gather import Sources
 from ..data.images import read_image
 from ..data.maps import StackRow, read_map, read_mask
+from ..discovery.classify import Predictor
 from ..discovery.model import DiscoveryModel, read_names
 from ..errors import BadFileError, RunError
 from ..labels import UNKNOWN, default_name
 from ..learn.classifier import Parts
+from ..progress import Silent
 from ..regions.find import find_regions
 from .folder import (
     CLASS_NAMES,
@@ -34,7 +34,6 @@ from .folder import (
     IMAGES_TABLE,
     MANIFEST,
     REGIONS_TABLE,
-    RETRAINED,
     RunFolder,
 )
 from .store import RegionStore, file_stem, read_crop
@@ -73,12 +72,12 @@ class FinishedRun:
         self.path, self.device = Path(path), device
         self.folder = RunFolder(self.path)
         self._given = {sample.id: sample for sample in given}
-        if not (self.path / IMAGES_TABLE).is_file():
+        self.folder.recover()
+        if not self.folder.place(IMAGES_TABLE).is_file():
             raise RunError(
                 f"{self.path}: expected a finished run with {IMAGES_TABLE}, none found. Make or finish one with "
                 "`anomalyncd discover`."
             )
-        self.folder.recover()
 
     @cached_property
     def model(self) -> DiscoveryModel:
@@ -133,10 +132,10 @@ class FinishedRun:
     def count(self) -> dict[str, Any] | None:
         """How the number of classes was estimated; None where it was given."""
         path = self.folder.place(COUNT)
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise RunError(f"{path}: expected how the number of classes was estimated ({error}).") from error
+        count: dict[str, Any] | None = self.folder.read_json(COUNT)
+        if path.exists() and not isinstance(count, dict):
+            raise RunError(f"{path}: expected how the number of classes was estimated, but it is damaged.")
+        return count
 
     @cached_property
     def corrections(self) -> dict[Key, int]:
@@ -183,12 +182,7 @@ class FinishedRun:
     @cached_property
     def features(self) -> Parts:
         """Part → (R, V, C), in the order of regions.csv, as the trained network sees the regions."""
-        if self.model.classifier is None or not self.model.classifier.last_block:
-            return self.store.parts
-        try:
-            return unseal(self.folder.place(RETRAINED))[0]
-        except (OSError, SafetensorError, RunError, ValueError) as error:
-            raise RunError(f"{self.path / RETRAINED}: missing or damaged. Call the same `discover` again.") from error
+        return self.store.features(retrained=self.model.is_retrained)
 
     @cached_property
     def range(self) -> tuple[float, float] | None:
@@ -211,9 +205,29 @@ class FinishedRun:
 
     def detector(self) -> Detector:
         """The detector that made the run's maps, ready for new images."""
-        from ..discovery.maps import detect_again
+        from .detector import read_detector
 
-        return detect_again(self.path, self.model.config)
+        return read_detector(self.path, self.model.config)
+
+    @property
+    def detector_name(self) -> str | None:
+        """Of the detector that is stored with the run; None where maps or masks were given."""
+        return self.model.config.detect.name
+
+    def gather(
+        self,
+        images: Sources | Dataset,
+        maps: Sources | None = None,
+        masks: Sources | None = None,
+        exclude: Collection[str] = (),
+    ) -> Dataset:
+        """New images as this run needs them: with maps or masks, or bare where its own detector makes maps."""
+        return self.model.gather(images, maps, masks, exclude)
+
+    def predictor(self, *, bare: bool = True, progress: Silent | None = None) -> Predictor:
+        """Classes of new images, a few at a time; bare : images come without maps and masks."""
+        detector = self.detector() if bare and self.detector_name else None
+        return Predictor(self.model, self.model.extractor((progress or Silent()).say), detector)
 
     def image(self, name: str) -> npt.NDArray[np.uint8] | None:
         """(H, W, 3) uint8 RGB."""

@@ -35,14 +35,16 @@ REPORT = "report.html"
 RETRAINED = "tokens/trained.safetensors"  # features of all regions after training, where the network changed
 UPDATE = "update"  # stage: more images than `discover` was given
 EXPORT = "export"
+RANGE = "range.json"
+MAPS = "maps"
+SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
 PATIENCE = 30.0  # seconds that a reader waits while another process changes several files at once
 COMMIT = "commit"  # files that replace others together
 JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic links
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
     MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, CORRECTIONS, COUNT, GROUPS,
-    "pictures",
-    REPORT,
+    "pictures", REPORT,
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",
@@ -191,6 +193,13 @@ class RunFolder:
         """Write JSON, sorted and indented, whole or not at all."""
         self.write_text(name, to_json(value))
 
+    def read_json(self, name: str) -> Any:
+        """What a JSON file holds; None where it is missing or damaged."""
+        try:
+            return json.loads(self.place(name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+
     def remove(self, name: str) -> None:
         """Take a file or a folder away, if it is there."""
         path = self.place(name)
@@ -202,6 +211,7 @@ class RunFolder:
     def commit(self, files: Mapping[str, bytes]) -> None:
         """Replace several files as one: whenever the process is killed, either all or none of them are new."""
         for name, data in files.items():
+            self.place(name)
             self.write(f"{COMMIT}{PARTIAL}/{name}", data)  # a killed process leaves a folder that is swept away …
         os.replace(self.place(COMMIT + PARTIAL), self.place(COMMIT))
         self._finish_commit()  # … and from here on one that the next call goes on with

@@ -13,14 +13,15 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 
-from ..checksums import seal, sha256, unseal
-from ..data.dataset import Picture, Sample, Source
-from ..data.maps import StackRow
+from ..checksums import seal, unseal
+from ..data.dataset import Sample
 from ..errors import RunError
+from ..learn.classifier import Parts
 from ..regions.extract import Extracted, Extractor, is_readable
 from ..regions.records import ImageRecord, RegionRecord
-from .folder import RunFolder
+from .folder import RETRAINED, RunFolder
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
 
@@ -115,6 +116,21 @@ class RegionStore:
             return None
         return None if with_pictures and not all(self.run.place(name).is_file() for name in names) else found
 
+    def features(self, *, retrained: bool) -> Parts:
+        """Part → (R, V, C) as the network sees the regions: after training, or frozen."""
+        if not retrained:
+            return self.parts
+        try:
+            return unseal(self.run.place(RETRAINED))[0]
+        except (OSError, ValueError, SafetensorError, RunError) as error:
+            raise RunError(
+                f"{self.run.path / RETRAINED}: missing or damaged ({error}). Call the same `discover` again."
+            ) from error
+
+    def keep_features(self, features: Parts) -> None:
+        """Store what `features` reads when the network was trained."""
+        self.run.write(RETRAINED, seal(features, {}))
+
     def crop(self, index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
         """The stored crop (S, S, 3) uint8 and mask (S, S) bool of one region."""
         picture = self.run.place(self.crop_name(self.regions[index]))
@@ -189,37 +205,3 @@ def _pack(found: Extracted) -> bytes:
 def _region(row: dict[str, Any]) -> RegionRecord:
     box, square = tuple(row.pop("box")), tuple(row.pop("square"))
     return RegionRecord(box=box, square=square, **row)
-
-
-def fingerprint(items: Sequence[Sample]) -> list[Any]:
-    """What identifies the inputs without reading them: name, size and time of each file; content of each array."""
-    return [[item.id, *(_identity(source) for source in (item.image, item.map, item.mask))] for item in items]
-
-
-def _identity(source: Source | None) -> Any:
-    if source is None:
-        return None
-    if isinstance(source, np.ndarray):
-        return [str(source.dtype), source.shape, sha256(np.ascontiguousarray(source).tobytes())]
-    return file_identity(source)
-
-
-def file_identity(path: Path | StackRow) -> list[Any]:
-    """Name, size and time of a file, or of a row of a stack."""
-    try:
-        status = path.stat()
-    except OSError:
-        return [str(path), "missing"]
-    return [str(path), status.st_size, status.st_mtime_ns]
-
-
-def content_order(items: Sequence[Sample]) -> list[int]:
-    """Places of the items in an order by what their images hold: mixed well, and no name has a say in it."""
-    return sorted(range(len(items)), key=lambda index: _digest(items[index].image))
-
-
-def _digest(image: Picture) -> str:
-    try:
-        return sha256(image if isinstance(image, Path) else np.ascontiguousarray(image).tobytes())
-    except OSError:
-        return ""

@@ -12,28 +12,23 @@ hazelnut against its true labels, 0.25 was kept for both weightings, so figures 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ...data.dataset import Sample
-from ...detect.patchcore import PatchBank
 from ...detect.settings import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import ward
-from .base import Features, Job, Probabilities, Rival, one_hot
-from .patches import Tokens, grid_of, image_key, on_grid, patch_tokens
+from ...progress import Advance
+from .base import Features, Inputs, Labels, image_key
+from .patches import Floats, PatchRival, Tokens, on_grid, unit
 
 COMPARED = 16  # images in one matrix product
-Floats = npt.NDArray[np.float32]
 
 
-class AnomalyClustering(Rival):
+class AnomalyClustering(PatchRival):
     """Anomaly Clustering with unsupervised weights.
 
     Parameters
@@ -43,14 +38,15 @@ class AnomalyClustering(Rival):
         distances, or the share of each patch that the mask covers (all patches alike where it is empty). None takes `own`,
         the method as published, unless masks are given: these are the truth in our tables, and then the rival is to have
         it too, as in the paper's table of ground-truth masks
-    size : side in pixels of the square that images are squeezed into; block : of the tokens, None for the last but one
+    block : of the tokens, None for the last but one; size : see `PatchRival`
     max_references : at most so many images, a random choice by content, are compared with (None: 1000),
         which bounds time and memory
 
     Examples
     --------
+    >>> from anomalyncd.data.gather import gather
     >>> images = [np.full((32, 32, 3), value, np.uint8) for value in (10, 12, 200, 202)]
-    >>> AnomalyClustering(2, backbone="tiny", size=32).fit(images).labels_.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+    >>> AnomalyClustering(2, backbone="tiny", size=32).fit(gather(images)).labels_.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     True
     """
 
@@ -63,59 +59,54 @@ class AnomalyClustering(Rival):
         *,
         temperature: float = 0.25,
         weights: Literal["own", "given"] | None = None,
-        size: int = 224,
         block: int | None = None,
         max_references: int | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(n_classes, **settings)
-        self.temperature, self.weights, self.size = temperature, weights, size
-        self.block = block
+        self.temperature, self.weights, self.block = temperature, weights, block
         self.max_references = self.default_references if max_references is None else max_references
 
-    def _discover(self, job: Job) -> tuple[Features, Probabilities]:
-        self._check(job)
-        vit = self._vit
-        last = max(vit.n_blocks - 2, 0)
-        block = last if self.block is None else self.block
-        if not 0 <= block < vit.n_blocks:
-            raise SettingsError(f"block must be from 0 to {vit.n_blocks - 1}, but got {block}.")
-        tokens = self._timed("tokens", lambda: self._tokens(job, job.items, block))
-        alpha = self._timed("weights", lambda: self._alpha(job, tokens, block))
-        features = np.stack([weighted_embedding(row, unit(z)) for row, z in zip(alpha, tokens, strict=True)])
-        labels = self._timed("clusters", lambda: ward(features, self.n_classes))
-        return features, one_hot(labels, self.n_classes)
-
-    def _check(self, job: Job) -> None:
+    def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
         check_least(2, max_references=self.max_references)
         if not self.temperature > 0:
             raise SettingsError(f"temperature must be above 0, but got {self.temperature}.")
         if self.weights not in (None, "own", "given"):
             raise SettingsError(f"weights must be own, given or None, but got {self.weights!r}.")
-        if self.weights == "given" and job.given is None:
+        if self.weights == "given" and inputs.given is None:
             raise DataError("weights='given' needs maps or masks: give one for each image.")
+        with self._timed("tokens"):
+            tokens = self._tokens(inputs.cache, inputs.images)
+        with self._timed("weights"):
+            alpha = self._alpha(inputs, tokens)
+        features = np.stack([weighted_embedding(row, unit(z)) for row, z in zip(alpha, tokens, strict=True)])
+        with self._timed("clusters"):
+            labels = ward(features, self.n_classes)
+        return features, labels
 
-    def _tokens(self, job: Job, items: Sequence[Sample], block: int) -> Tokens:
-        return patch_tokens(
-            items, self._vit, job.cache, self.progress, backbone=self._network_key, size=self.size, blocks=[block]
-        )
+    def _blocks(self) -> list[int]:
+        count = self._vit.n_blocks
+        block = max(count - 2, 0) if self.block is None else self.block
+        if not 0 <= block < count:
+            raise SettingsError(f"block must be from 0 to {count - 1}, but got {block}.")
+        return [block]
 
-    def _alpha(self, job: Job, tokens: Tokens, block: int) -> Floats:
-        weights = self.weights or ("given" if job.given == "masks" else "own")
+    def _alpha(self, inputs: Inputs, tokens: Tokens) -> Floats:
+        weights = self.weights or ("given" if inputs.given == "masks" else "own")
         if weights == "own":
-            return softmax_weights(self._distances(job, tokens, block), self.temperature)
-        values = on_grid(job.items, grid_of(self._vit, self.size))
-        return covered_weights(values) if job.given == "masks" else softmax_weights(values, self.temperature)
+            return softmax_weights(self._distances(inputs, tokens), self.temperature)
+        values = on_grid(inputs.images, self._grid)
+        return covered_weights(values) if inputs.given == "masks" else softmax_weights(values, self.temperature)
 
-    def _distances(self, job: Job, tokens: Tokens, block: int) -> Floats:
+    def _distances(self, inputs: Inputs, tokens: Tokens) -> Floats:
         """(N, P), kept: they do not depend on the seed or on τ."""
 
         def compute() -> Floats:
             with self.progress.task("Patch distances", len(tokens)) as advance:
                 return mean_nearest_distances(tokens, self.max_references, on_image=advance)
 
-        key = [image_key(job.items), self._network_key, self.size, block, self.max_references]
-        return job.cache.array("mutual-distances", key, compute)
+        key = [image_key(inputs.images), self._network_key, self.size, self._blocks(), self.max_references]
+        return inputs.cache.array("mutual-distances", key, compute)
 
 
 class SemiSupervisedAnomalyClustering(AnomalyClustering):
@@ -128,29 +119,21 @@ class SemiSupervisedAnomalyClustering(AnomalyClustering):
     uses_normal: ClassVar[bool] = True
     default_references: ClassVar[int] = 400
 
-    def _distances(self, job: Job, tokens: Tokens, block: int) -> Floats:
-        if not job.normal:
+    def _distances(self, inputs: Inputs, tokens: Tokens) -> Floats:
+        if not inputs.normal:
             raise DataError(
                 f"{self.name} weighs patches by their distance to normal images: give their folder as normal."
             )
-        chosen = job.normal[: self.max_references]
-
-        def compute() -> Floats:
-            bank = PatchBank(unit(self._tokens(job, chosen, block)).flatten(0, 1))
-            with self.progress.task("Patch distances", len(tokens)) as advance:
-                return nearest_distances(tokens, bank, on_image=advance)
-
-        key = [image_key(job.items), image_key(chosen), self._network_key, self.size, block]
-        return job.cache.array("normal-distances", key, compute)
-
-
-def unit(tokens: npt.NDArray[np.floating]) -> Tensor:
-    """(…, C) of any float type → unit vectors, float32."""
-    return F.normalize(torch.from_numpy(np.asarray(tokens, np.float32)), dim=-1)
+        chosen = inputs.normal[: self.max_references]
+        known = self._tokens(inputs.cache, chosen)
+        key = [image_key(inputs.images), image_key(chosen), self._network_key, self.size, self._blocks()]
+        return inputs.cache.array(
+            "normal-distances", key, lambda: self._distances_to(unit(known).flatten(0, 1), tokens)
+        )
 
 
 @torch.inference_mode()
-def mean_nearest_distances(tokens: Tokens, max_references: int, *, on_image: Callable[[], None]) -> Floats:
+def mean_nearest_distances(tokens: Tokens, max_references: int, *, on_image: Advance) -> Floats:
     """Distance of each patch to its nearest patch of another image, the mean over all other images that are references.
 
     The first `max_references` images are references. Where both images are, one matrix product serves both directions.
@@ -179,15 +162,6 @@ def mean_nearest_distances(tokens: Tokens, max_references: int, *, on_image: Cal
     totals[:count] /= max(count - 1, 1)
     totals[count:] /= count
     return totals.numpy()
-
-
-def nearest_distances(tokens: Tokens, bank: PatchBank, *, on_image: Callable[[], None]) -> Floats:
-    """Distance of each patch (N, P, C), scaled to length 1, to the nearest row of a bank: (N, P) float32."""
-    out = np.empty(tokens.shape[:2], np.float32)
-    for index, image in enumerate(tokens):
-        out[index] = bank.nearest(unit(image))[0].numpy()
-        on_image()
-    return out
 
 
 def _chord(cosines: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +9,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
 
 from ... import __version__
 from ...checksums import stable_hash
-from ...errors import RunError
-from ...run.folder import FORMAT, PARTIAL
+from ...run.folder import PARTIAL, RunFolder
 
 Array = npt.NDArray[Any]
-SMALL = 65_536  # bytes of an array that is rather read than mapped, which an empty one cannot be
 
 
 class Cache:
@@ -26,7 +22,7 @@ class Cache:
 
     Parameters
     ----------
-    folder : of the rivals' own, not the run folder of an `AnomalyNCD`, which keeps strangers out
+    folder : of the rivals' own, not the run folder of an `AnomalyNCD`
 
     Examples
     --------
@@ -44,43 +40,31 @@ class Cache:
     def __call__(self, name: str, key: Any, make: Callable[[Path], None]) -> Path:
         """The folder that `make` fills, given a path to write to; it is only called where there is none for this key.
 
-        A second process that wants the same waits for the first instead of doing the work again.
+        A second process that wants to write waits for the first. `make` must not ask the cache for anything.
         """
-        target = self.folder / f"{name}-{stable_hash(FORMAT, __version__, key)[:24]}"
-        partial = target.with_name(target.name + PARTIAL)
-        if target.is_dir() and _is_whole(target):
-            return target
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(target.with_name(f".{target.name}.lock")):
-                if not (target.is_dir() and _is_whole(target)):
+        target = self.folder / f"{name}-{stable_hash(__version__, key)[:24]}"
+        if not _is_whole(target):
+            with RunFolder(self.folder).writing(patience=-1):  # sweeps away what a failure leaves behind
+                if not _is_whole(target):
+                    partial = target.with_name(target.name + PARTIAL)
                     shutil.rmtree(target, ignore_errors=True)
-                    shutil.rmtree(partial, ignore_errors=True)
                     partial.mkdir()
-                    try:
-                        make(partial)
-                        os.replace(partial, target)
-                    finally:
-                        shutil.rmtree(partial, ignore_errors=True)  # what a failure leaves behind is large
-        except OSError as error:
-            raise RunError(f"{target}: cannot be written ({error.strerror or error}). Make room or mend it.") from error
+                    make(partial)
+                    partial.rename(target)
         return target
 
     def array(self, name: str, key: Any, make: Callable[[], Array]) -> Array:
         """One array that `make` returns."""
-
-        def write(path: Path) -> None:
-            np.save(path / "array.npy", make(), allow_pickle=False)
-
-        found: Array = np.load(self(name, key, write) / "array.npy", allow_pickle=False)
+        folder = self(name, key, lambda path: np.save(path / "array.npy", make(), allow_pickle=False))
+        found: Array = np.load(folder / "array.npy", allow_pickle=False)
         return found
 
 
 def _is_whole(folder: Path) -> bool:
     """Whether each array is as long as its header says; one that is not was cut off, by a full disk for instance."""
-    for path in folder.glob("*.npy"):
-        try:
-            np.load(path, mmap_mode="r" if path.stat().st_size > SMALL else None, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            return False
-    return True
+    try:
+        for path in folder.glob("*.npy"):
+            np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return False
+    return folder.is_dir()

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ...learn.cluster import semi_supervised_kmeans, squared_distances
 from ...learn.network import RegionNet, ViewBatch
-from .base import Features, Job, Probabilities, one_hot
+from .base import Features, Inputs, Labels
 from .training import TrainedRival
 
 RESTARTS = 100
@@ -31,28 +29,23 @@ class GCD(TrainedRival):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from anomalyncd.data.gather import gather
     >>> images = [np.full((32, 32, 3), value, np.uint8) for value in (10, 12, 200, 202)]
-    >>> model = GCD(2, backbone="tiny", size=32, epochs=1, bank_views=2, learning_rate=0.001).fit(images)
+    >>> model = GCD(2, backbone="tiny", size=32, epochs=1, bank_views=2, learning_rate=0.001).fit(gather(images))
     >>> model.labels_.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
     True
     """
 
     name: ClassVar[str] = "gcd"
 
-    def _discover(self, job: Job) -> tuple[Features, Probabilities]:
-        n_base = 0 if job.base is None else int(job.base.numbered_labels.max()) + 1
-        net = self._network(ContrastiveNet, n_base + self.n_classes)
-        features, known = self._learn(job, net, n_base, entropy_weight=0.0)
-        known_labels = np.empty(0, np.int64) if job.base is None else job.base.numbered_labels
-
-        def cluster() -> npt.NDArray[np.int64]:
-            centres = semi_supervised_kmeans(
-                features, known, known_labels, self.n_classes, self.random_state, restarts=RESTARTS
-            )
-            nearest: npt.NDArray[np.int64] = squared_distances(features, centres[n_base:]).argmin(axis=1)
-            return nearest
-
-        return features, one_hot(self._timed("clusters", cluster), self.n_classes)
+    def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
+        found = self._learn(inputs, ContrastiveNet, entropy_weight=0.0)
+        with self._timed("clusters"):
+            points, seed = (found.features, found.base_features, found.base_labels), self.random_state
+            centres = semi_supervised_kmeans(*points, self.n_classes, seed, restarts=RESTARTS)
+            labels = squared_distances(found.features, centres[found.n_base :]).argmin(axis=1)
+        return found.features, labels
 
 
 class ContrastiveNet(RegionNet):

@@ -16,13 +16,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from ...assign.images import novel_probabilities
 from ...learn.losses import Temperatures, teacher_temperature
 from ...learn.network import RegionNet
-from .base import Features, Job, Probabilities
+from .base import Features, Inputs, Labels
 from .training import TrainedRival
 
 
@@ -35,9 +34,11 @@ class SimGCD(TrainedRival):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from anomalyncd.data.gather import gather
     >>> images = [np.full((32, 32, 3), value, np.uint8) for value in (10, 12, 200, 202)]
-    >>> SimGCD(2, backbone="tiny", size=32, epochs=1, bank_views=2).fit(images).probabilities_.shape
-    (4, 2)
+    >>> SimGCD(2, backbone="tiny", size=32, epochs=1, bank_views=2).fit(gather(images)).features_.shape
+    (4, 48)
     """
 
     name: ClassVar[str] = "simgcd"
@@ -48,12 +49,9 @@ class SimGCD(TrainedRival):
         super().__init__(n_classes, learning_rate=learning_rate, **settings)
         self.entropy_weight = entropy_weight
 
-    def _discover(self, job: Job) -> tuple[Features, Probabilities]:
-        n_base = 0 if job.base is None else int(job.base.numbered_labels.max()) + 1
-        net = self._network(RegionNet, n_base + self.n_classes)
-        features, _ = self._learn(
-            job, net, n_base, self.entropy_weight, partial(teacher_temperature, epochs=30, step=1)
-        )
+    def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
+        teacher = partial(teacher_temperature, epochs=30, step=1)
+        found = self._learn(inputs, RegionNet, self.entropy_weight, teacher)
         with torch.inference_mode():
-            cosines = features @ net.heads.weight[0].cpu().numpy().T
-        return features, np.asarray(novel_probabilities(cosines, n_base, Temperatures.student), np.float64)
+            cosines = found.features @ found.net.heads.weight[0].cpu().numpy().T
+        return found.features, novel_probabilities(cosines, found.n_base, Temperatures.student).argmax(axis=1)

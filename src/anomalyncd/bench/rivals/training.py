@@ -9,29 +9,47 @@ features that are clustered come from the centre square.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.lib.format import open_memmap
 
-from ...config import LearnConfig, make_config
+from ...config import make_config
 from ...data.dataset import Sample
 from ...data.images import read_image
 from ...errors import SettingsError
+from ...labels import UNKNOWN
 from ...learn.bank import Crops, Indices, draw_two, fill_bank, run_trunk
 from ...learn.distributed import ALONE
 from ...learn.losses import teacher_temperature
 from ...learn.network import RegionNet, ViewBatch
 from ...learn.trainer import Targets, train
 from ...learn.views import centre
-from .base import Features, Job, Rival
-from .patches import BATCH, image_key, square
+from .base import Features, Inputs, Rival, image_key
+from .cache import Cache
+from .patches import BATCH, square
 
 MARGIN = 256 / 224  # side of the square that a view is taken from, in sides of the view
-Net = TypeVar("Net", bound=RegionNet)
 CHUNK = 64  # images whose features are computed at once
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A trained network, and unit vectors (N, C) of the images and (M, C) of the base set, whose labels (M,) are 0 …"""
+
+    net: RegionNet
+    features: Features
+    base_features: Features
+    base_labels: Indices
+
+    @property
+    def n_base(self) -> int:
+        """How many base classes there are."""
+        return len(np.unique(self.base_labels))
 
 
 class TrainedRival(Rival):
@@ -60,85 +78,72 @@ class TrainedRival(Rival):
         **settings: Any,
     ) -> None:
         super().__init__(n_classes, **settings)
-        self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
-        self.supervised_weight, self.bank_views, self.size = supervised_weight, bank_views, size
+        self.size = size
+        self.learn = {  # as `LearnConfig` calls it
+            "epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "bank_views": bank_views,
+            "supervised_weight": supervised_weight, "n_heads": 1, "contrastive_weight": 1.0, "correction_threshold": -1.0,
+        }  # fmt: skip
 
     def _learn(
         self,
-        job: Job,
-        net: RegionNet,
-        n_base: int,
+        inputs: Inputs,
+        kind: type[RegionNet],
         entropy_weight: float,
         teacher: Callable[[int], float] = teacher_temperature,
-    ) -> tuple[Features, Features]:
-        """Train `net`; returns the features (unit vectors) of the images and of the base set."""
-        config = self._config(entropy_weight)
-        sets = [job.items] if job.base is None else [job.items, job.base.samples]
-        banks = self._timed("views", lambda: [self._bank(job, items) for items in sets])
-        labels = np.full(len(job.items), -1)
-        if job.base is not None:
-            labels = np.concatenate([labels, job.base.numbered_labels])
-        device = next(net.parameters()).device
-
-        def learn() -> None:
-            views = WholeViews([np.load(bank / "tokens.npy", mmap_mode="r") for bank in banks], device)
-            with self.progress.task("Learning", config.epochs) as advance:
-                trained = train(
-                    net, views, Targets(labels, np.ones(len(labels), np.float32), n_base), config,
-                    seed=self.random_state, on_epoch=lambda row: advance(1, f"loss {row['loss']:.4f}"), teacher=teacher,
-                )  # fmt: skip
-            self.history_ = trained.history
-            if self.history_ and not self.history_[-1]["loss"] < self.history_[0]["loss"]:
-                self.progress.warn(f"{self.name}: the loss did not fall. Try another learning_rate or more epochs.")
-
-        self._timed("learning", learn)
-        found = [class_features(net, np.load(bank / "centre.npy", mmap_mode="r"), device) for bank in banks]
-        if not all(np.isfinite(features).all() for features in found):
-            raise SettingsError(f"{self.name}: training diverged. Lower learning_rate, which is {self.learning_rate}.")
-        return found[0], found[1] if job.base is not None else np.empty((0, found[0].shape[1]), np.float32)
-
-    def _network(self, kind: type[Net], n_outputs: int) -> Net:
-        vit = self._vit
+    ) -> Learned:
+        """Train a network of this kind; entropy_weight : of the mean prediction, teacher : epoch → temperature."""
+        config = make_config({"learn": {**self.learn, "entropy_weight": entropy_weight}}).learn
+        sets = [inputs.images] if inputs.base is None else [inputs.images, inputs.base.samples]
+        known = np.empty(0, np.int64) if inputs.base is None else inputs.base.numbered_labels
+        labels = np.concatenate([np.full(len(inputs.images), UNKNOWN), known])
+        n_base = len(np.unique(known))
+        vit, device = self._vit, next(self._vit.parameters()).device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.random_state)
-            return kind(vit.width, n_outputs, 1, vit=vit).to(next(vit.parameters()).device)
+            net = kind(vit.width, n_base + self.n_classes, 1, vit=vit).to(device)
+        with self._timed("views"):
+            banks = [self._bank(inputs.cache, samples, config.bank_views) for samples in sets]
+        with self._timed("learning"), self.progress.task("Learning", config.epochs) as advance:
+            views = WholeViews([np.load(bank / "tokens.npy", mmap_mode="r") for bank in banks], device)
+            trained = train(
+                net, views, Targets(labels, np.ones(len(labels), np.float32), n_base), config,
+                seed=self.random_state, on_epoch=lambda row: advance(1, f"loss {row['loss']:.4f}"), teacher=teacher,
+            )  # fmt: skip
+        self.history_ = trained.history
+        if self.history_ and not self.history_[-1]["loss"] < self.history_[0]["loss"]:
+            self.progress.warn(f"{self.name}: the loss did not fall. Try another learning_rate or more epochs.")
+        found = [class_features(net, np.load(bank / "centre.npy", mmap_mode="r"), device) for bank in banks]
+        if not all(np.isfinite(features).all() for features in found):
+            rate = config.learning_rate
+            raise SettingsError(f"{self.name}: training diverged. Lower learning_rate, which is {rate}.")
+        return Learned(net, found[0], found[-1] if len(known) else found[0][:0], known)
 
-    def _config(self, entropy_weight: float) -> LearnConfig:
-        own = {
-            "epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate,
-            "supervised_weight": self.supervised_weight, "entropy_weight": entropy_weight, "n_heads": 1,
-            "bank_views": self.bank_views, "contrastive_weight": 1.0, "correction_threshold": -1.0,
-        }  # fmt: skip
-        return make_config({"learn": own}).learn
-
-    def _bank(self, job: Job, items: Sequence[Sample]) -> Path:
+    def _bank(self, cache: Cache, samples: Sequence[Sample], n_views: int) -> Path:
         """Folder with tokens.npy (R, V, N, C) of the random views, and centre.npy (R, N, C), float16."""
         vit = self._vit
         view = vit.fit_size(self.size)
         side = round(view * MARGIN)
 
         def picture(index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-            return square(read_image(items[index].image), side), np.ones((side, side), np.bool_)
+            return square(read_image(samples[index].image), side), np.ones((side, side), np.bool_)
 
         def fill(path: Path) -> None:
-            with self.progress.task("Views", len(items)) as advance:
+            with self.progress.task("Views", len(samples)) as advance:
                 fill_bank(
-                    path, vit, Crops(picture, len(items), view), n_views=self.bank_views, batch_size=BATCH, seed=0,
+                    path, vit, Crops(picture, len(samples), view), n_views=n_views, batch_size=BATCH, seed=0,
                     on_region=lambda _: advance(),
                 )  # fmt: skip
-            shape = np.load(path / "tokens.npy", mmap_mode="r").shape
-            out = np.lib.format.open_memmap(
-                path / "centre.npy", mode="w+", dtype=np.float16, shape=(shape[0], *shape[2:])
-            )
-            with self.progress.task("Centre views", len(items)) as advance:
-                for start in range(0, len(items), BATCH):
-                    rows = range(start, min(start + BATCH, len(items)))
+            tokens = np.load(path / "tokens.npy", mmap_mode="r")
+            out = open_memmap(path / "centre.npy", mode="w+", dtype=np.float16, shape=tokens[:, 0].shape)
+            with self.progress.task("Centre views", len(samples)) as advance:
+                for start in range(0, len(samples), BATCH):
+                    rows = range(start, min(start + BATCH, len(samples)))
                     views = [tuple(centre(part[None], view)[0] for part in picture(row)) for row in rows]
                     out[start : rows.stop] = run_trunk(vit, views)[0].half().cpu().numpy()
                     advance(len(rows))
             out.flush()
 
-        return job.cache("views", [image_key(items), self._network_key, view, self.bank_views], fill)
+        return cache("views", [image_key(samples), self._network_key, view, n_views], fill)
 
 
 class WholeViews:
@@ -169,9 +174,8 @@ class WholeViews:
 
 def whole_batch(tokens: npt.NDArray[np.float16], device: torch.device) -> ViewBatch:
     """(B, N, C) tokens, every patch of which counts: without guidance `keep` is not looked at."""
-    return ViewBatch(
-        None, torch.from_numpy(tokens).to(device), torch.ones(len(tokens), 0, dtype=torch.bool, device=device)
-    )
+    keep = torch.ones(len(tokens), 0, dtype=torch.bool, device=device)
+    return ViewBatch(None, torch.from_numpy(tokens).to(device), keep)
 
 
 @torch.inference_mode()

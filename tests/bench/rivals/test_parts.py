@@ -1,3 +1,5 @@
+"""What rivals are made of, against slow twins (anomaly_clustering.py, cache.py, patches.py, training.py, uniformaly.py)."""
+
 import math
 
 import numpy as np
@@ -11,21 +13,23 @@ from anomalyncd.bench.rivals.anomaly_clustering import (
     SemiSupervisedAnomalyClustering,
     covered_weights,
     mean_nearest_distances,
-    nearest_distances,
     softmax_weights,
-    unit,
     weighted_embedding,
 )
 from anomalyncd.bench.rivals.cache import Cache
 from anomalyncd.bench.rivals.gcd import GCD, ContrastiveNet
-from anomalyncd.bench.rivals.patches import on_grid
+from anomalyncd.bench.rivals.patches import on_grid, unit
 from anomalyncd.bench.rivals.training import WholeViews
 from anomalyncd.bench.rivals.uniformaly import UniFormaly, top_patches
 from anomalyncd.data.dataset import Sample
-from anomalyncd.detect.patchcore import PatchBank
+from anomalyncd.data.gather import gather, gather_base
 from anomalyncd.learn.losses import info_nce, supervised_contrastive
 from anomalyncd.learn.network import ViewBatch
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
+
+
+def fit(model, images, maps=None, masks=None, base=None):
+    return model.fit(gather(images, maps, masks), base=gather_base(base))
 
 
 def slow_unit(rows):
@@ -62,7 +66,7 @@ def test_distances_to_normal_patches_equal_the_slow_ones():
     slow = [
         [min(slow_distance(z, w) for w in known) for z in slow_unit(image)] for image in tokens.astype(float).tolist()
     ]
-    fast = nearest_distances(tokens, PatchBank(unit(normal).flatten(0, 1)), on_image=lambda: None)
+    fast = AnomalyClustering(2)._distances_to(unit(normal).flatten(0, 1), tokens)
     np.testing.assert_allclose(fast, slow, atol=1e-3)
 
 
@@ -99,7 +103,7 @@ def images_with_a_corner(n):
 @pytest.mark.parametrize("kind", [AnomalyClustering, SemiSupervisedAnomalyClustering, UniFormaly])
 def test_given_masks_choose_the_patches(kind):
     images, masks = images_with_a_corner(4)
-    model = kind(2, backbone="tiny", size=64).fit(images, masks=[None, *masks[1:]])
+    model = fit(kind(2, backbone="tiny", size=64), images, masks=[None, *masks[1:]])
     vit = MaskGuidedViT(tiny_vit(), guidance="none")
     blocks = [2, 3, 4] if kind is UniFormaly else [3]
     with torch.inference_mode():
@@ -114,15 +118,15 @@ def test_given_maps_are_used_only_where_asked_for():
     images, masks = images_with_a_corner(5)
     maps = [mask.astype(np.float32) for mask in masks]
     settings_ = {"backbone": "tiny", "size": 64}
-    bare = AnomalyClustering(2, **settings_).fit(images)
-    own = AnomalyClustering(2, **settings_).fit(images, maps=maps)
-    taken = AnomalyClustering(2, weights="given", temperature=1e-3, **settings_).fit(images, maps=maps)
-    corner = AnomalyClustering(2, **settings_).fit(images, masks=masks)
+    bare = fit(AnomalyClustering(2, **settings_), images)
+    own = fit(AnomalyClustering(2, **settings_), images, maps=maps)
+    taken = fit(AnomalyClustering(2, weights="given", temperature=1e-3, **settings_), images, maps=maps)
+    corner = fit(AnomalyClustering(2, **settings_), images, masks=masks)
     np.testing.assert_array_equal(own.features_, bare.features_)
     np.testing.assert_allclose(taken.features_[1:], corner.features_[1:], atol=1e-5)
     assert np.abs(own.features_ - taken.features_).max() > 1e-2
-    top = UniFormaly(2, top_share=1 / 16, **settings_).fit(images, maps=maps)
-    masked = UniFormaly(2, **settings_).fit(images, masks=masks)
+    top = fit(UniFormaly(2, top_share=1 / 16, **settings_), images, maps=maps)
+    masked = fit(UniFormaly(2, **settings_), images, masks=masks)
     np.testing.assert_allclose(top.features_[1:], masked.features_[1:], atol=1e-5)
 
 
@@ -173,7 +177,6 @@ def test_views_of_several_banks_are_joined_in_order():
     joined = np.concatenate(banks)
     indices = np.array([4, 0, 3, 2])
     one, two = views.pair(indices, np.random.default_rng(5))
-    assert len(views) == 5
     for row, index in enumerate(indices):
         matches = [(joined[index, v] == one.tokens[row].numpy()).all() for v in range(3)]
         others = [(joined[index, v] == two.tokens[row].numpy()).all() for v in range(3)]
@@ -198,5 +201,5 @@ def test_gcd_never_answers_with_a_base_class(tmp_path):
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 255, (32, 32, 3), dtype=np.uint8) for _ in range(8)]
     base = (images[:6], [None] * 6, list("aabbcc"))  # the very images: a base cluster is nearest to them
-    model = GCD(2, backbone="tiny", size=32, epochs=1, bank_views=2, learning_rate=1e-3).fit(images, base=base)
-    assert set(model.labels_) <= {0, 1} and model.probabilities_.shape == (8, 2)
+    model = fit(GCD(2, backbone="tiny", size=32, epochs=1, bank_views=2, learning_rate=1e-3), images, base=base)
+    assert set(model.labels_) <= {0, 1} and len(model.labels_) == 8

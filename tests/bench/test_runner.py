@@ -1,4 +1,7 @@
-"""Experiments end to end on generated images: what is stored, what is resumed, and what is said about the rest."""
+"""Experiments end to end on generated images: what is stored, what is resumed, and what is said about the rest.
+
+Covers runner.py, measure.py, table.py and datasets.py, which work only together.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import pytest
 
 from anomalyncd.bench import measure
 from anomalyncd.bench.experiment import Experiment
-from anomalyncd.bench.pictures import draw
+from anomalyncd.bench.figures import draw
 from anomalyncd.bench.runner import Bench, Cell, Outcome
 from anomalyncd.bench.table import to_csv, to_markdown, to_rows
 from anomalyncd.demo import make_line
@@ -25,7 +28,7 @@ from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Silent
 from anomalyncd.regions.extract import Extractor
 
-QUICK = {"learn": {"epochs": 2}}
+QUICK = {"learn": {"epochs": 2}, "model": {"backbone": "tiny"}}
 
 
 def make_product(root: Path, *, seed: int, n_combined: int = 0) -> Path:
@@ -62,7 +65,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[AnomalyNCD]:
         seen.append(self)
         return original(self, *args, **options)
 
-    monkeypatch.setattr(AnomalyNCD, "fit_inputs", counted)
+    monkeypatch.setattr(AnomalyNCD, "fit", counted)
     return seen
 
 
@@ -74,7 +77,7 @@ def experiment(*rows: dict[str, Any], **settings: Any) -> Experiment:
 
 def bench(work: Path, **data: Path) -> Bench:
     maps = {(name, "line"): path.parent / "maps" for name, path in data.items()}
-    return Bench(work, data, maps=maps, settings=QUICK, backbone="tiny")
+    return Bench(work, data, maps=maps, settings=QUICK)
 
 
 TWO_ROWS = experiment(
@@ -90,7 +93,7 @@ def test_two_rows_end_to_end(tmp_path, nut, fits):
     outcome = bench(tmp_path, nut=nut).run(TWO_ROWS)
     assert by_state(outcome) == {"default": ["done", "done"], "no training": ["done", "done"]}
     assert len(fits) == 4
-    assert {cell.dataset for cell in outcome.cells} == {"nut"} and outcome.products["nut"].n_classes == 3  # no combined
+    assert {cell.dataset for cell in outcome.cells} == {"nut"} and outcome.data["nut"].n_classes == 3  # no combined
 
     stored = sorted((tmp_path / "results" / "classes" / "nut").glob("*.json"))
     assert len(stored) == 4
@@ -137,17 +140,17 @@ def test_a_second_call_does_no_work(tmp_path, nut, fits):
 
 
 def test_an_interrupted_run_loses_one_cell(tmp_path, nut, fits, monkeypatch):
-    original = measure.Lab.classes
+    original = measure.Laboratory.classes
 
     def stopped(self, case):
         if len(fits) == 2:
             raise KeyboardInterrupt
         return original(self, case)
 
-    monkeypatch.setattr(measure.Lab, "classes", stopped)
+    monkeypatch.setattr(measure.Laboratory, "classes", stopped)
     with pytest.raises(KeyboardInterrupt):
         bench(tmp_path, nut=nut).run(TWO_ROWS)
-    monkeypatch.setattr(measure.Lab, "classes", original)
+    monkeypatch.setattr(measure.Laboratory, "classes", original)
     assert by_state(bench(tmp_path, nut=nut).run(TWO_ROWS, show=True)) == {
         "default": ["done", "done"], "no training": ["not run", "not run"],
     }  # fmt: skip
@@ -185,7 +188,7 @@ def test_a_row_that_fails_is_noted_and_the_rest_goes_on(tmp_path, nut, fits):
 def test_missing_data_is_skipped_with_a_line(tmp_path, nut):
     asked = experiment({"name": "default"}, data=["nut", "mtd", "gone"])
     outcome = bench(tmp_path, nut=nut, gone=tmp_path / "gone").run(asked)
-    assert list(outcome.products) == ["nut"]
+    assert list(outcome.data) == ["nut"]
     assert outcome.skipped[0] == "mtd: skipped, because it was not given (--data mtd=PATH)."
     assert outcome.skipped[1].startswith("gone: skipped.")
     assert "mtd: skipped" in to_markdown(outcome) and "mean of all columns" not in to_markdown(outcome)
@@ -216,9 +219,16 @@ def test_cells_that_were_not_run_say_so(tmp_path, nut, tile):
     assert table.loc[("later", "mtd"), "state"] == "not run" and np.isnan(table.loc[("later", "mtd"), "nmi"])
 
 
+def test_the_tables_of_the_paper_are_named(tmp_path, nut):
+    """Also where a row finds its figures by data set and base alone."""
+    asked = experiment({"name": "default", "paper": {}}, tables=["14"])
+    outcome = bench(tmp_path, mtd=nut).run(asked, show=True)
+    assert "- Paper: Table 14, as printed" in to_markdown(outcome)
+
+
 def test_spread_over_seeds(tmp_path, nut, monkeypatch):
     figures = iter([0.2, 0.4, 0.9])
-    monkeypatch.setattr(measure.Lab, "classes", lambda self, case: measure.Measured({"nmi": next(figures)}))
+    monkeypatch.setattr(measure.Laboratory, "classes", lambda self, case: measure.Result({"nmi": next(figures)}))
     asked = experiment({"name": "default"}, seeds=[0, 1, 2], metrics=["nmi"])
     _, rows = to_rows(bench(tmp_path, nut=nut).run(asked))
     assert rows[0][1] == f"0.500 ± {np.std([0.2, 0.4, 0.9]):.3f}"
@@ -228,13 +238,25 @@ def test_spread_over_seeds(tmp_path, nut, monkeypatch):
 
 def test_rivals_that_see_no_maps_are_fitted_once_for_all_sources(tmp_path, nut, tile, monkeypatch):
     calls = []
-    original = measure.Lab._fit_rival
-    monkeypatch.setattr(measure.Lab, "_fit_rival", lambda self, case: calls.append(case) or original(self, case))
+    original = measure.Laboratory._fit_rival
+    monkeypatch.setattr(measure.Laboratory, "_fit_rival", lambda self, case: calls.append(case) or original(self, case))
     small = {"size": 32, "epochs": 1, "bank_views": 2}
     asked = experiment({"name": "GCD", "method": "gcd", "settings": small}, sources=["masks", "line"], base=["steel"])
     outcome = bench(tmp_path, nut=nut, steel=tile).run(asked)
     assert len(calls) == 1 and by_state(outcome) == {"GCD": ["done", "done"]}
     assert outcome.cells[0].metrics == outcome.cells[1].metrics
+
+
+def test_boxes_are_those_of_each_source_whatever_the_rival_looks_at(tmp_path, nut):
+    asked = experiment({"name": "GCD", "method": "gcd"}, sources=["line", "inverse"], metrics=["fpr", "aupro"])
+    (tmp_path / "maps").mkdir()
+    for path in (nut.parent / "maps").rglob("*.npy"):
+        target = tmp_path / "maps" / path.relative_to(nut.parent / "maps")
+        target.parent.mkdir(exist_ok=True)
+        np.save(target, -np.load(path))
+    maps = {("nut", "line"): nut.parent / "maps", ("nut", "inverse"): tmp_path / "maps"}
+    one, other = Bench(tmp_path / "work", {"nut": nut}, maps=maps, settings=QUICK).run(asked).cells
+    assert one.metrics["aupro"] > 0.7 and other.metrics["aupro"] < 0.3
 
 
 def test_each_product_is_a_base_set_for_each_other(tmp_path, nut, tile):
@@ -288,7 +310,7 @@ def test_shuffled_labels_change_no_prediction(tmp_path, nut):
     )  # fmt: skip
     found = []
     for name, path in (("true", nut), ("other", other)):
-        outcome = Bench(tmp_path / name, {"nut": path}, settings=QUICK, backbone="tiny").run(asked)
+        outcome = Bench(tmp_path / name, {"nut": path}, settings=QUICK).run(asked)
         assert [cell.message for cell in outcome.cells] == [""] * 3
         tables = {}
         for cell in outcome.cells:
@@ -396,15 +418,15 @@ def test_other_combined_images_are_measured_again(tmp_path, nut, fits):
 def test_weights_and_precision_make_another_result(tmp_path, nut):
     names = set()
     for precision, weights in (("auto", ""), ("bfloat16", ""), ("auto", "a"), ("auto", "longer")):
-        settings: dict[str, Any] = {"precision": precision}
+        model = {"backbone": "tiny"}
         if weights:
             (tmp_path / "weights.safetensors").write_text(weights)
-            settings["model"] = {"weights": str(tmp_path / "weights.safetensors")}
-        asked = Bench(tmp_path, {"nut": nut}, settings=settings, backbone="tiny")
+            model["weights"] = str(tmp_path / "weights.safetensors")
+        asked = Bench(tmp_path, {"nut": nut}, settings={"precision": precision, "model": model})
         wanted = experiment({"name": "theirs", "method": "uniformaly"}, {"name": "default"}, sources=["musc"])
         for row in wanted.rows:
-            case = asked._case(wanted, Cell(row, "nut", "musc", None, 0))
-            names |= {asked._name(case, "classes"), asked._name(case, "boxes")}
+            trial = asked._trial(wanted, Cell(row, "nut", "musc", None, 0))
+            names |= {asked._name(trial, "classes"), asked._name(trial, "boxes")}
     assert len(names) == 4 * 4
 
 
@@ -419,12 +441,12 @@ def test_what_is_not_used_is_said(tmp_path, nut, tile):
     heard = Heard()
     found = Bench(
         tmp_path, {"nut": nut, "steel": tile, "aebad": tmp_path / "gone"}, maps={("mtd", "cpr"): nut}, settings=QUICK,
-        backbone="tiny", progress=heard,
+        progress=heard,
     )  # fmt: skip
     assert heard.lines == ["maps of mtd are not used, because it was not given (--data mtd=PATH)."]
     outcome = found.run(experiment({"name": "with"}, {"name": "other"}, base=["aebad", "steel"]), only="with")
     assert outcome.cells[0].state == "done" and outcome.cells[0].base == "steel"
     assert len(heard.lines) == 2 and heard.lines[1].startswith("aebad: not used as a base set.")
     outcome = found.run(experiment({"name": "without"}), only="wiht*")
-    assert list(outcome.products) == ["nut"]  # names of base sets are no columns
+    assert list(outcome.data) == ["nut"]  # names of base sets are no columns
     assert "no row is called like 'wiht*'" in heard.lines[-1] and "It has without." in heard.lines[-1]

@@ -1,0 +1,174 @@
+"""The end of every road: probabilities of regions → unknown kinds → classes of images → tables. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from ..assign.images import image_classes, merge_regions
+from ..assign.outliers import outlier_groups
+from ..labels import NORMAL, UNKNOWN, default_name
+from ..learn.classifier import Parts
+from ..regions.records import ImageRecord, RegionRecord
+from ..run.store import RegionStore
+from ..run.tables import DIGITS, REGION_COLUMNS, result_files
+from .model import DiscoveryModel
+
+Key = tuple[str, int]  # image, region
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Classes of images and regions.
+
+    labels : (N,) int, and probabilities : (N, K) float over `classes` (K,), for the images that could be read
+    images, regions : the tables images.csv and regions.csv
+    """
+
+    labels: npt.NDArray[np.int64]
+    probabilities: npt.NDArray[np.float64]
+    classes: npt.NDArray[np.int64]
+    images: pd.DataFrame
+    regions: pd.DataFrame
+
+
+def assign(
+    images: Sequence[ImageRecord],
+    regions: Sequence[RegionRecord],
+    region_probabilities: npt.NDArray[np.float64],
+    model: DiscoveryModel,
+    unknown: npt.NDArray[np.float64] | None = None,
+    truth: Mapping[str, str] | None = None,
+) -> Assignment:
+    """Merge region classes into image classes (paper Sec. 3.4).
+
+    An image without a region is normal. Where an image has a defect, regions that are false alarms have no say in which
+    one it is, unless `normal_counts` asks for the paper's sum over all regions.
+
+    Parameters
+    ----------
+    region_probabilities : (R, K) over `classes`; rows of NaN are regions that nothing is known about (label −1)
+    model : its classes, their names and `config.merge` are used
+    unknown : (R,) in 0 … 1, how far each region lies from those that were fitted; an image has its largest
+    truth : id → class by folder, only copied into the table
+    """
+    classes, names, config = model.classes, model.names, model.config.merge
+    images = [record for record in images if not record.error]
+    position = {record.index: row for row, record in enumerate(images)}
+    of_image = np.array([position[region.index] for region in regions], dtype=np.int64)
+    nothing: npt.NDArray[np.bool_] = np.asarray(np.isnan(region_probabilities).any(axis=1))
+    known = np.where(nothing[:, None], 0.0, region_probabilities)
+    region_labels = np.where(nothing, UNKNOWN, classes[known.argmax(axis=1)]).astype(np.int64)
+    region_best = known.max(axis=1, initial=0.0)
+
+    counted = _counted(region_labels, of_image, len(images), normal_counts=config.normal_counts)
+    sizes = np.array([(r.height, r.width) for r in images]).reshape(-1, 2)
+    areas, scores = (np.array([getattr(r, name) for r in regions])[counted] for name in ("area", "score"))
+    probabilities = merge_regions(known[counted], of_image[counted], sizes, config, areas=areas, scores=scores)
+    has_region = np.zeros(len(images), dtype=bool)
+    has_region[of_image] = True
+    if NORMAL in classes:
+        probabilities[~has_region, classes.tolist().index(NORMAL)] = 1.0
+    labels = np.where(probabilities.max(axis=1) > 0, classes[probabilities.argmax(axis=1)], UNKNOWN).astype(np.int64)
+    far_off = np.zeros(len(regions)) if unknown is None else unknown
+    image_unknown = np.zeros(len(images))
+    np.maximum.at(image_unknown, of_image, far_off)
+    found = image_classes(region_labels, region_best, of_image, len(images))
+
+    image_table = pd.DataFrame(
+        {
+            "image": [r.id for r in images],
+            "label": labels,
+            "class_name": [names.get(k, default_name(UNKNOWN)) for k in labels.tolist()],
+            "probability": probabilities.max(axis=1).round(DIGITS),
+            "classes": [";".join(map(str, f)) if f else "0" for f in found],
+            "n_regions": [r.n_regions for r in images],
+            "unknown": image_unknown.round(DIGITS),
+            **{f"p_{k}": probabilities[:, column].round(DIGITS) for column, k in enumerate(classes.tolist())},
+        }
+    )
+    if truth:
+        image_table["true_label"] = [truth.get(name) for name in image_table["image"]]
+    rows = [(r.image, r.region, *r.box, *r.square, round(r.area, 2), round(r.score, DIGITS)) for r in regions]
+    region_table = pd.DataFrame(rows, columns=list(REGION_COLUMNS[:11]))
+    if not rows:  # a table without rows has the types of one with some
+        region_table = region_table.astype({name: _kind(name) for name in REGION_COLUMNS[:11]})
+    region_table["label"] = region_labels
+    region_table["class_name"] = pd.Series(
+        [names.get(k, default_name(UNKNOWN)) for k in region_labels.tolist()], dtype="str"
+    )
+    region_table["probability"] = region_best.round(DIGITS)
+    region_table["unknown"] = far_off.round(DIGITS)
+    return Assignment(labels, probabilities, classes, image_table, region_table)
+
+
+def _kind(column: str) -> str:
+    return "str" if column == "image" else "float64" if column in ("area", "score") else "int64"
+
+
+def _counted(
+    labels: npt.NDArray[np.int64], of_image: npt.NDArray[np.int64], n_images: int, *, normal_counts: bool
+) -> npt.NDArray[np.bool_]:
+    """Regions with a say: known defects; unknown ones where there is no such; normal ones where there is neither.
+
+    With `normal_counts` all known ones have it, and unknown ones where there is no such.
+    """
+    if normal_counts:
+        has_known = np.bincount(of_image, weights=labels >= 0, minlength=n_images) > 0
+        return np.asarray((labels >= 0) | ~has_known[of_image])
+    has_defect = np.bincount(of_image, weights=labels > 0, minlength=n_images) > 0
+    has_unknown = np.bincount(of_image, weights=labels < 0, minlength=n_images) > 0
+    say = np.where(labels > 0, True, np.where(labels < 0, ~has_defect[of_image], ~(has_defect | has_unknown)[of_image]))
+    return say.astype(bool)
+
+
+def classify_stored(
+    model: DiscoveryModel,
+    store: RegionStore,
+    features: Parts,
+    rows: pd.DataFrame,
+    *,
+    truth: Mapping[str, str],
+    fixed: Mapping[Key, int],
+    unknown: npt.NDArray[np.bool_] | None = None,
+) -> tuple[Assignment, dict[str, bytes]]:
+    """Classes of the images of a run: what `discover`, `relearn` and `update` end with. The unknown score is fitted anew.
+
+    Parameters
+    ----------
+    store, features : the regions of the run, and their features as the trained network sees them
+    rows : manifest.csv; truth : id → class by folder, only copied into the table
+    fixed : (image, region) → class that a person decided on
+    unknown : (R,) bool, regions that are of no class
+
+    Returns
+    -------
+    The classes, and the files of the run that hold them.
+    """
+    regions = store.regions
+    distances = model.fit_unknown(features, regions, None if unknown is None else ~unknown)
+    probabilities = model.region_probabilities(features, regions)
+    for row, region in enumerate(regions):
+        if (label := fixed.get((region.image, region.region))) is not None:
+            probabilities[row] = model.classes == label
+    if unknown is not None:
+        probabilities[unknown] = np.nan
+    result = assign(store.images, regions, probabilities, model, distances, truth)
+    result.regions["crop"] = [store.crop_name(region) for region in regions]
+    outliers = _outliers(model, features, result.regions)
+    return result, result_files(result.images, result.regions, outliers, rows, model.names)
+
+
+def _outliers(model: DiscoveryModel, features: Parts, regions: pd.DataFrame) -> pd.DataFrame:
+    """Regions apart from all others, too few for a class or too odd for theirs: the table groups.csv."""
+    found: list[list[int]] = []
+    if model.classifier is not None and len(regions):
+        found = outlier_groups(model.classifier.space.transform(features))
+    rows = [place for group in found for place in group]
+    table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)
+    table.insert(0, "group", [number for number, group in enumerate(found, start=1) for _ in group])
+    return table

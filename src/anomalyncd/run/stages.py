@@ -1,0 +1,148 @@
+"""Every cache key and resume rule of a run: what each stage is made from, and when it need not be done again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .. import __version__
+from ..checksums import sha256, stable_hash
+from ..config import Config
+from ..data.dataset import Dataset, Picture, Sample, Source
+from ..data.maps import StackRow
+from ..detect import Detector
+from ..model.backbone import resolve_name
+from ..progress import Silent
+from .detector import DETECTOR, state_of
+from .folder import FORMAT, RunFolder
+from .store import RegionStore
+
+T = TypeVar("T")
+
+
+class Stages:
+    """The stages of one run, each of which is done once for the same inputs and settings.
+
+    Parameters
+    ----------
+    folder : of the run, open for writing
+    config : its settings
+    progress : how work is shown
+
+    Attributes
+    ----------
+    seconds : stage → time that it took in this call
+    """
+
+    def __init__(self, folder: RunFolder, config: Config, progress: Silent) -> None:
+        self.folder, self.config, self.progress = folder, definite(config), progress
+        self.seconds: dict[str, float] = {}
+
+    def once(self, stage: str, key: str, read: Callable[[], T | None], make: Callable[[], T], *outputs: str) -> T:
+        """What an earlier call made from the same inputs; made now where there is nothing, or `read` finds it damaged.
+
+        outputs : files that are taken away before they are made from other inputs
+        """
+        if self.folder.is_done(stage, key) and (known := read()) is not None:
+            return known
+        self.folder.start(stage, key, *outputs)
+        made = make()
+        self.folder.finish(stage, key)
+        return made
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Measure a stage; the time of stages within it is theirs."""
+        started, others = time.perf_counter(), sum(self.seconds.values())
+        yield
+        inside = sum(self.seconds.values()) - others
+        self.seconds[stage] = time.perf_counter() - started - inside
+        self.progress.note(f"{stage}: {self.seconds[stage]:.1f} s")
+
+    def maps_key(
+        self, samples: Sequence[Sample], normal: Sequence[Sample], detector: Detector | None, fitted: Path | None
+    ) -> str:
+        """Of the maps: images, normal images, and the detector as configured, as made by a caller, or of an earlier run."""
+        config, own = self.config, self.config.detect.settings.get("weights")
+        files = [] if fitted is None else [fitted / name for name in RunFolder(fitted).files(DETECTOR)]
+        files += [Path(own)] if isinstance(own, str) else []
+        return stable_hash(
+            self._network(), config.detect.model_dump(), config.random_state, fingerprint(samples), fingerprint(normal),
+            [file_identity(file) for file in files], [] if detector is None else state_of(detector),
+        )  # fmt: skip
+
+    def range_key(self, dataset: Dataset) -> str:
+        """Of the range of the maps."""
+        config = self.config
+        return stable_hash(FORMAT, __version__, config.has_normal, config.binarize.model_dump(), fingerprint(dataset))
+
+    def regions_key(self, dataset: Dataset) -> str:
+        """Of the regions and their features."""
+        return stable_hash(self.range_key(dataset), self._features())
+
+    def base_key(self, base: Dataset | None) -> str:
+        """Of the regions of a labelled base set."""
+        return "" if base is None else stable_hash(self._features(), fingerprint(base), base.labels)
+
+    def learn_key(self, dataset: Dataset, base: Dataset | None, regions: RegionStore) -> str:
+        """Of the classes: also of which files could be read."""
+        return stable_hash(
+            self.regions_key(dataset), self.base_key(base),
+            self.config.model_dump(mode="json", exclude={"merge", "preset", "unknown"}),
+            [region.digest for region in regions.regions], [bool(record.error) for record in regions.images],
+        )  # fmt: skip
+
+    def _network(self) -> list[Any]:
+        weights = self.config.model.weights
+        identity = None if weights is None else file_identity(weights)
+        return [FORMAT, __version__, self.config.model.backbone, identity, self.config.precision]
+
+    def _features(self) -> list[Any]:
+        """All that the features of a region depend on, besides its files."""
+        model, features = self.config.model.model_dump(mode="json"), self.config.features
+        frozen = features.model_dump(exclude={*features.weights(), "center"})
+        return [self._network(), model, self.config.crop.model_dump(), sorted(features.weights()), frozen]
+
+
+def definite(config: Config) -> Config:
+    """What another machine or working folder would read differently, made definite before it is stored."""
+    weights = None if config.model.weights is None else config.model.weights.absolute()
+    model = config.model.model_copy(update={"backbone": resolve_name(config.model.backbone), "weights": weights})
+    return config.model_copy(update={"model": model})
+
+
+def fingerprint(samples: Sequence[Sample]) -> list[Any]:
+    """What identifies images without reading them: name, size and time of each file; content of each array."""
+    return [[sample.id, *map(_identity, (sample.image, sample.map, sample.mask))] for sample in samples]
+
+
+def file_identity(path: Path | StackRow) -> list[Any]:
+    """Name, size and time of a file, or of a row of a stack."""
+    try:
+        status = path.stat()
+    except OSError:
+        return [str(path), "missing"]
+    return [str(path), status.st_size, status.st_mtime_ns]
+
+
+def content_order(samples: Sequence[Sample]) -> list[int]:
+    """Places of the samples in an order by what their images hold: mixed well, and no name has a say in it."""
+    return sorted(range(len(samples)), key=lambda index: _content(samples[index].image))
+
+
+def _identity(source: Source | None) -> Any:
+    if isinstance(source, np.ndarray):
+        return [str(source.dtype), source.shape, _content(source)]
+    return None if source is None else file_identity(source)
+
+
+def _content(image: Picture) -> str:
+    try:
+        return sha256(image if isinstance(image, Path) else np.ascontiguousarray(image).tobytes())
+    except OSError:
+        return ""
