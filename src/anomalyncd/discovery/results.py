@@ -13,7 +13,8 @@ from ..assign.images import image_classes, merge_regions
 from ..assign.outliers import outlier_groups
 from ..labels import NORMAL, UNKNOWN, default_name
 from ..learn.classifier import Parts
-from ..regions.records import ImageRecord, RegionRecord
+from ..regions.find import Region
+from ..regions.records import ImageRecord
 from ..run.store import RegionStore
 from ..run.tables import DIGITS, REGION_COLUMNS, result_files
 from .model import DiscoveryModel
@@ -38,7 +39,7 @@ class Assignment:
 
 def assign(
     images: Sequence[ImageRecord],
-    regions: Sequence[RegionRecord],
+    regions: Sequence[Region],
     region_probabilities: npt.NDArray[np.float64],
     model: DiscoveryModel,
     unknown: npt.NDArray[np.float64] | None = None,
