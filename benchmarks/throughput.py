@@ -22,6 +22,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -43,7 +44,7 @@ from anomalyncd.learn.views import dihedral
 from anomalyncd.progress import Terminal
 from anomalyncd.regions.extract import Extracted, _shrink_mask, shrink, solid
 from anomalyncd.regions.find import cut, cut_map, find_regions
-from anomalyncd.regions.records import ImageRecord, RegionRecord
+from anomalyncd.regions.records import ImageRecord
 from anomalyncd.run.detector import read_detector
 
 ENGINES = ("local", "local-bf16", "onnx", "openvino", "openvino-bf16", "openvino-int8")
@@ -223,10 +224,7 @@ def straightforward(model: AnomalyNCD, run: Path, items: list[Sample], clock: Cl
                     for name, vectors in views.items():
                         parts[name].append(np.stack([v[0] / np.linalg.norm(v[0]) for v in vectors]))
             with clock("warm" if warm else "classes"):
-                records = [
-                    RegionRecord(0, item.id, number, region.box, region.square, region.area, region.score, "")
-                    for number, region in enumerate(found)
-                ]
+                records = [replace(region, image=item.id, region=number) for number, region in enumerate(found)]
                 out = Extracted([ImageRecord(0, item.id, *image.shape[:2], n_regions=len(found))], records)
                 out.parts = {name: np.stack(rows).astype(np.float16) for name, rows in parts.items() if rows}
                 labels[item.id] = int(model_labels(model, out)[0])

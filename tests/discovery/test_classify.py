@@ -12,7 +12,7 @@ from anomalyncd.data.gather import gather
 from anomalyncd.discovery import classify as predicting
 from anomalyncd.discovery.classify import Predictor, joined
 from anomalyncd.errors import DataError
-from anomalyncd.regions.prefetch import DEPTH, ahead
+from anomalyncd.regions.prefetch import DEPTH, prefetch
 from command import call, fail
 
 
@@ -98,7 +98,7 @@ def test_no_image_that_can_be_read_is_an_error_and_one_is_enough(model, line):
     assert len(found.labels) == 1 and list(found.skipped) == ["gone.png"]
 
 
-def test_ahead_keeps_order_runs_little_ahead_and_passes_errors_on():
+def test_prefetch_keeps_order_runs_little_ahead_and_passes_errors_on():
     begun, lock = [], threading.Lock()
 
     def work(value):
@@ -108,7 +108,7 @@ def test_ahead_keeps_order_runs_little_ahead_and_passes_errors_on():
             raise ValueError("thirty")
         return value * 2
 
-    results = ahead(work, range(100))
+    results = prefetch(work, range(100))
     assert [next(results) for _ in range(5)] == [0, 2, 4, 6, 8]
     assert max(begun) <= 5 + DEPTH
     with pytest.raises(ValueError, match="thirty"):
@@ -116,8 +116,8 @@ def test_ahead_keeps_order_runs_little_ahead_and_passes_errors_on():
     assert max(begun) <= 31 + DEPTH
 
 
-def test_ahead_can_be_left_early():
-    results = ahead(lambda value: value, iter(range(10**9)))
+def test_prefetch_can_be_left_early():
+    results = prefetch(lambda value: value, iter(range(10**9)))
     assert next(results) == 0
     results.close()
 

@@ -7,7 +7,8 @@ import numpy as np
 from anomalyncd.config import make_config
 from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.discovery.results import assign
-from anomalyncd.regions.records import ImageRecord, RegionRecord
+from anomalyncd.regions.find import Region
+from anomalyncd.regions.records import ImageRecord
 from anomalyncd.run.tables import REGION_COLUMNS
 
 NAMES = {0: "normal", 1: "dent", 2: "class 2"}
@@ -17,15 +18,17 @@ def image(index: int, n_regions: int = 0, error: str = "", note: str = "") -> Im
     return ImageRecord(index, f"{index}.png", 100, 100, n_regions, 0.5, 0.3, error, note)
 
 
-def region(index: int, number: int = 0, area: float = 100.0) -> RegionRecord:
-    return RegionRecord(index, f"{index}.png", number, (1, 2, 3, 4), (0, 0, 10), area, 0.9, "digest")
+def region(index: int, number: int = 0, area: float = 100.0) -> Region:
+    return Region(
+        index=index, image=f"{index}.png", region=number, box=(1, 2, 3, 4), square=(0, 0, 10), area=area, score=0.9
+    )
 
 
 def model_of(classes: list[int], **merge: object) -> DiscoveryModel:
     return DiscoveryModel(make_config({"merge": merge}), classes=np.array(classes), names=NAMES)
 
 
-def run_assign(images: list[ImageRecord], regions: list[RegionRecord], rows: list[list[float]], classes: list[int]):  # type: ignore[no-untyped-def]
+def run_assign(images: list[ImageRecord], regions: list[Region], rows: list[list[float]], classes: list[int]):  # type: ignore[no-untyped-def]
     probabilities = np.array(rows, dtype=np.float64).reshape(-1, len(classes))
     return assign(images, regions, probabilities, model_of(classes))
 

@@ -24,7 +24,7 @@ from anomalyncd.learn.classifier import Classifier
 from anomalyncd.learn.features import FeatureSpace
 from anomalyncd.metrics import evaluate
 from anomalyncd.regions.extract import Extracted
-from anomalyncd.regions.records import RegionRecord
+from anomalyncd.regions.find import Region
 from anomalyncd.report import cards, html, lists, source
 from anomalyncd.report.html import write_report
 from anomalyncd.run.finished import FinishedRun
@@ -74,9 +74,8 @@ def make_run(folder: Path, n_images: int = 9, n_regions: int = 1, **changes: Any
             regions.append(
                 (name, region, x, y, 12, 10, x, y, 32, 120.0 + index, 0.8, own, names[own], chance, crop, 0.1)
             )
-            records.append(
-                RegionRecord(index, name, region, (x, y, 12, 10), (x, y, 32), 120.0, 0.8, f"{index}{region}")
-            )
+            place = {"box": (x, y, 12, 10), "square": (x, y, 32), "area": 120.0, "score": 0.8}
+            records.append(Region(index=index, image=name, region=region, digest=f"{index}{region}", **place))
         cv2.imwrite(str(mask_file), mask)
         chance = 1.0 if label == 0 else 0.9 - 0.05 * index
         found = {0: "0", 1: "1" if n_regions == 1 else "1;2", 2: "2" if n_regions == 1 else "2;1"}[label]

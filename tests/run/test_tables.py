@@ -10,7 +10,8 @@ import pytest
 
 from anomalyncd.data.dataset import Sample
 from anomalyncd.errors import RunError
-from anomalyncd.regions.records import ImageRecord, RegionRecord
+from anomalyncd.regions.find import Region
+from anomalyncd.regions.records import ImageRecord
 from anomalyncd.run.tables import manifest, read_csv, to_csv
 
 NAMES = {0: "normal", 1: "dent", 2: "class 2"}
@@ -20,8 +21,10 @@ def image(index: int, n_regions: int = 0, error: str = "", note: str = "") -> Im
     return ImageRecord(index, f"{index}.png", 100, 100, n_regions, 0.5, 0.3, error, note)
 
 
-def region(index: int, number: int = 0, area: float = 100.0) -> RegionRecord:
-    return RegionRecord(index, f"{index}.png", number, (1, 2, 3, 4), (0, 0, 10), area, 0.9, "digest")
+def region(index: int, number: int = 0, area: float = 100.0) -> Region:
+    return Region(
+        index=index, image=f"{index}.png", region=number, box=(1, 2, 3, 4), square=(0, 0, 10), area=area, score=0.9
+    )
 
 
 def test_the_manifest_lists_every_file() -> None:

@@ -17,7 +17,7 @@ from ..data.images import read_image
 from ..errors import BadFileError, DataError
 from ..progress import Silent
 from ..regions.extract import Extracted, Extractor
-from ..regions.prefetch import ahead
+from ..regions.prefetch import prefetch
 from ..regions.records import ImageRecord, report_files
 from ..run.store import SHARD
 from .model import DiscoveryModel
@@ -87,7 +87,7 @@ class Predictor:
 
     def extract(self, items: Sequence[Sample]) -> Iterator[Extracted]:
         """Regions and features; files are read, masks made and crops cut in threads while the network works."""
-        prepared = ahead(self.extractor.prepare, enumerate(self._with_maps(items)))
+        prepared = prefetch(self.extractor.prepare, enumerate(self._with_maps(items)))
         while some := list(islice(prepared, SHARD)):
             yield self.extractor.encode(some)
 
@@ -107,7 +107,7 @@ class Predictor:
         waiting: deque[tuple[Sample, bool]] = deque()
 
         def pictures() -> Iterator[Picture]:
-            for item, image in ahead(_read, items):
+            for item, image in prefetch(_read, items):
                 waiting.append((item if image is None else replace(item, image=image), image is not None))
                 if image is not None:
                     yield image

@@ -16,7 +16,7 @@ from ..learn.distributed import team
 from ..learn.features import CROP_PARTS, FeatureSpace
 from ..learn.fit import RegionSet, fit_classifier, is_banked
 from ..progress import Silent
-from ..regions.records import RegionRecord
+from ..regions.find import Region
 from ..run.store import RegionStore
 from .model import DiscoveryModel, make_encoder
 from .torchrun import Lesson, settings_for_helpers
@@ -79,13 +79,13 @@ def count_classes(parts: Parts, used: Rows, strong: Rows, config: Config, progre
         )
 
 
-def by_content(regions: Sequence[RegionRecord]) -> Rows:
+def by_content(regions: Sequence[Region]) -> Rows:
     """Positions of the regions in an order that no file name has a say in: names of folders must not change a result."""
     return np.array(sorted(range(len(regions)), key=lambda index: regions[index].digest), dtype=np.int64)
 
 
 def _false_alarms(
-    model: DiscoveryModel, regions: Sequence[RegionRecord], threshold: float, progress: Silent
+    model: DiscoveryModel, regions: Sequence[Region], threshold: float, progress: Silent
 ) -> npt.NDArray[np.bool_]:
     """Decide how false alarms are known in this run; returns (R,) bool, the regions that score too low to be defects.
 
@@ -155,7 +155,7 @@ def _encode_again(model: DiscoveryModel, novel: RegionStore, progress: Silent) -
     return {**novel.parts, "class_token": np.concatenate(tokens)}
 
 
-def _number_by_size(model: DiscoveryModel, features: Parts, regions: Sequence[RegionRecord]) -> None:
+def _number_by_size(model: DiscoveryModel, features: Parts, regions: Sequence[Region]) -> None:
     """The defect class with the most regions becomes class 1, and so on."""
     assert model.classifier is not None
     defects = np.flatnonzero(model.classes > 0)

@@ -16,7 +16,7 @@ from ..learn.classifier import Parts
 from ..learn.cluster import centres
 from ..learn.refine import refine
 from ..progress import Silent
-from ..regions.records import RegionRecord
+from ..regions.find import Region
 from ..run.finished import FinishedRun
 from ..run.folder import CORRECTIONS, MODEL_FILE, RunFolder
 from ..run.store import RegionStore
@@ -103,7 +103,7 @@ class RunState:
         return cls(run.model, run.store, run.features, labels, fixed, run.truth, run.manifest)
 
     @property
-    def regions(self) -> list[RegionRecord]:
+    def regions(self) -> list[Region]:
         """Of all images, in the order of regions.csv."""
         return self.store.regions
 

@@ -12,7 +12,8 @@ import pandas as pd
 from ..assign.images import image_classes, merge_regions
 from ..labels import NORMAL, UNKNOWN, default_name
 from ..learn.classifier import Parts
-from ..regions.records import ImageRecord, RegionRecord
+from ..regions.find import Region
+from ..regions.records import ImageRecord
 from ..run.store import RegionStore
 from ..run.tables import DIGITS, REGION_COLUMNS, result_files
 from .model import DiscoveryModel
@@ -37,7 +38,7 @@ class Assignment:
 
 def assign(
     images: Sequence[ImageRecord],
-    regions: Sequence[RegionRecord],
+    regions: Sequence[Region],
     region_probabilities: npt.NDArray[np.float64],
     model: DiscoveryModel,
     unknown: npt.NDArray[np.float64] | None = None,

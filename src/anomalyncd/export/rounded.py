@@ -6,6 +6,7 @@ share of known regions barely keeps does not: measured against the old places, m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from ..data.dataset import Sample
 from ..learn.features import TokenNetwork
 from ..progress import Silent
-from ..regions.records import RegionRecord
+from ..regions.find import Region
 from ..run.finished import FinishedRun
 
 MOST_IMAGES = 1000  # looked at again, evenly spread
@@ -32,7 +33,7 @@ def fit_unknown_again(run: FinishedRun, network: TokenNetwork, progress: Silent)
     names = list(dict.fromkeys(run.regions["image"]))
     names = names[:: max(1, -(-len(names) // MOST_IMAGES))]
     extract = model.extractor(network=network)
-    regions: list[RegionRecord] = []
+    regions: list[Region] = []
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     with progress.task("Unknown score", len(names)) as advance:
         for start in range(0, len(names), AT_ONCE):
@@ -46,8 +47,8 @@ def fit_unknown_again(run: FinishedRun, network: TokenNetwork, progress: Silent)
     if len({name for name, _ in keys}) * 2 < len(names) or any(key not in run.rows for key in keys):
         return False
     place = {name: index for index, name in enumerate(names)}
-    for region in regions:
-        region.index = place[region.image]  # regions of one image don't count as each other's neighbours
+    # Regions of one image don't count as each other's neighbours.
+    regions = [replace(region, index=place[region.image]) for region in regions]
     known = np.array([labels[run.rows[key]] >= 0 for key in keys])
     model.fit_unknown({name: np.concatenate(values) for name, values in parts.items()}, regions, known)
     return True

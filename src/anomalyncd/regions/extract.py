@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
@@ -19,8 +19,8 @@ from ..data.maps import read_mask
 from ..errors import BadFileError
 from ..learn.features import CropBatch, RegionEncoder
 from .find import Region, cut, cut_map, find_regions, whole_region
-from .prefetch import ahead
-from .records import ImageRecord, RegionRecord
+from .prefetch import prefetch
+from .records import ImageRecord
 
 FLAT = np.ones((1, 1), np.float32)
 MOST_REGIONS = 64  # of one image
@@ -28,32 +28,18 @@ MOST_REGIONS = 64  # of one image
 
 @dataclass
 class Extracted:
-    """Some images' regions.
+    """Regions of one image or of several.
 
-    parts : part name → (R, V, C) float16, as `RegionEncoder.encode` gives
+    batch : their pictures, for the network
+    parts : part name → (R, V, C) float16, as `RegionEncoder.encode` gives; none before the network has seen them
     masks : index of an image → its binary mask at map resolution
     """
 
-    images: list[ImageRecord] = field(default_factory=list)
-    regions: list[RegionRecord] = field(default_factory=list)
+    images: list[ImageRecord]
+    regions: list[Region] = field(default_factory=list)
     batch: CropBatch | None = None
     parts: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
     masks: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
-
-
-@dataclass
-class Prepared:
-    """One image before the network has seen it: its record, mask and regions, and pictures for `CropBatch`."""
-
-    record: ImageRecord
-    mask: npt.NDArray[np.bool_] | None = None
-    regions: list[RegionRecord] = field(default_factory=list)
-    crops: list[npt.NDArray[np.uint8]] = field(default_factory=list)
-    crop_masks: list[npt.NDArray[np.bool_]] = field(default_factory=list)
-    crop_maps: list[FloatMap] = field(default_factory=list)
-    contexts: list[npt.NDArray[np.uint8]] = field(default_factory=list)  # at most one
-    context_masks: list[FloatMap] = field(default_factory=list)
-    context_maps: list[FloatMap] = field(default_factory=list)
 
 
 class Extractor:
@@ -82,62 +68,50 @@ class Extractor:
 
     def __call__(self, items: Sequence[Sample], first_index: int = 0) -> Extracted:
         """Work on a few images at once; a file that cannot be read is noted, not raised."""
-        return self.encode(list(ahead(self.prepare, enumerate(items, start=first_index))))
+        return self.encode(list(prefetch(self.prepare, enumerate(items, start=first_index))))
 
-    def prepare(self, numbered: tuple[int, Sample]) -> Prepared:
+    def prepare(self, numbered: tuple[int, Sample]) -> Extracted:
         """All that comes before the network, of one image with its place in the list; threads may call it."""
         index, item = numbered
-        out = Prepared(ImageRecord(index, item.id))
-        record, size = out.record, self.config.model.input_size
+        record = ImageRecord(index, item.id)
+        out = Extracted([record])
         try:
             image = read_image(item.image)
             record.height, record.width = image.shape[:2]
-            regions, components, out.mask, scores = self._regions(item, record)
+            regions, components, mask, scores = self._regions(item, record)
         except BadFileError as error:
             record.error = str(error)
             return out
         record.n_regions = len(regions)
-        empty = self.config.has_normal and (
-            out.mask is None or not out.mask.any()
-        )  # learned although nothing was found
-        for number, region in enumerate(regions):
-            crop, crop_mask = cut(image, components, region, self.config.crop.size)
-            context_mask = _shrink_region(components, region, image.shape[:2], size)
-            if empty:
-                crop_mask, context_mask = np.zeros_like(crop_mask), np.zeros_like(context_mask)
-            out.crops.append(crop)
-            out.crop_masks.append(crop_mask)
-            out.context_masks.append(context_mask)
-            if self.config.features.focus:
-                out.crop_maps.append(cut_map(scores, image.shape[:2], region.square, self.config.crop.size))
-            digest = hashlib.blake2b(crop.tobytes() + crop_mask.tobytes(), digest_size=16).hexdigest()
-            out.regions.append(
-                RegionRecord(index, item.id, number, region.box, region.square, region.area, region.score, digest)
-            )
-        if regions:
-            out.contexts.append(shrink(image, size))
-            if self.config.features.focus:
-                out.context_maps.append(_shrink_mask(scores, size))
+        if mask is not None:
+            out.masks[index] = mask
+        if not regions:
+            return out
+        config, image_size, size = self.config, image.shape[:2], self.config.model.input_size
+        cuts = [cut(image, components, region, config.crop.size) for region in regions]
+        crops, masks = (np.stack(pictures) for pictures in zip(*cuts, strict=True))
+        context_masks = np.stack([_shrink_region(components, region, image_size, size) for region in regions])
+        if config.has_normal and (mask is None or not mask.any()):  # learned although nothing was found
+            masks[:], context_masks[:] = False, 0
+        crop_maps = context_maps = None
+        if config.features.focus:
+            crop_maps = np.stack([cut_map(scores, image_size, region.square, config.crop.size) for region in regions])
+            context_maps = _shrink_mask(scores, size)[None]
+        image_of = np.zeros(len(regions), np.int64)
+        out.batch = CropBatch(crops, masks, shrink(image, size)[None], context_masks, image_of, crop_maps, context_maps)
+        out.regions = [
+            replace(region, index=index, image=item.id, digest=_digest(*pictures), labels=())
+            for region, *pictures in zip(regions, crops, masks, strict=True)
+        ]
         return out
 
-    def encode(self, prepared: Sequence[Prepared]) -> Extracted:
-        """Features of a few prepared images."""
-        out = Extracted([one.record for one in prepared], [region for one in prepared for region in one.regions])
-        out.masks = {one.record.index: one.mask for one in prepared if one.mask is not None}
-        if out.regions:
-            crop_maps, context_maps = (
-                np.stack(maps) if (maps := [m for one in prepared for m in getattr(one, name)]) else None
-                for name in ("crop_maps", "context_maps")
-            )
-            shown = [one for one in prepared if one.regions]
-            out.batch = CropBatch(
-                np.stack([crop for one in shown for crop in one.crops]),
-                np.stack([mask for one in shown for mask in one.crop_masks]),
-                np.stack([context for one in shown for context in one.contexts]),
-                np.stack([mask for one in shown for mask in one.context_masks]),
-                np.repeat(np.arange(len(shown)), [len(one.regions) for one in shown]),
-                crop_maps, context_maps,
-            )  # fmt: skip
+    def encode(self, prepared: Sequence[Extracted]) -> Extracted:
+        """Prepared images as one, with their features."""
+        out = Extracted([record for one in prepared for record in one.images])
+        out.regions = [region for one in prepared for region in one.regions]
+        out.masks = {index: mask for one in prepared for index, mask in one.masks.items()}
+        if batches := [one.batch for one in prepared if one.batch is not None]:
+            out.batch = _joined(batches)
             out.parts = self.encoder.encode(out.batch)
         return out
 
@@ -185,6 +159,20 @@ def solid(mask: npt.NDArray[np.bool_], erosion: int) -> npt.NDArray[np.bool_]:
     left = cv2.erode(mask.astype(np.uint8), np.ones((erosion, erosion), np.uint8))
     _, components = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
     return np.isin(components, np.unique(components[left > 0]))
+
+
+def _digest(crop: npt.NDArray[np.uint8], mask: npt.NDArray[np.bool_]) -> str:
+    return hashlib.blake2b(crop.tobytes() + mask.tobytes(), digest_size=16).hexdigest()
+
+
+def _joined(batches: Sequence[CropBatch]) -> CropBatch:
+    """Pictures of several images, one batch each, as one."""
+    pictures = {
+        name: None if getattr(batches[0], name) is None else np.concatenate([getattr(one, name) for one in batches])
+        for name in vars(batches[0])
+    }
+    image_of = np.repeat(np.arange(len(batches)), [len(one) for one in batches])
+    return CropBatch(**{**pictures, "image_of": image_of})  # type: ignore[arg-type]
 
 
 def is_readable(item: Sample) -> bool:

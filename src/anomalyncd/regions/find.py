@@ -19,22 +19,29 @@ from .boxes import Boxes, merge_boxes
 Labels = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Region:
-    """One anomalous region of an image.
+    """One anomalous region of an image: `find_regions` says where it is, the extractor adds the image and the digest.
 
+    index, image : place of the image in the list, and its id
+    region : number of the region in its image
     box : (x, y, width, height), the tight box in image pixels
     square : (x, y, side), the crop in image pixels; hangs over the image only where the image is smaller
     area : of the mask in image pixels
     score : maximum of the score map inside the square, 1 where there is no score map
-    labels : of the mask's components that make up the region, ascending
+    digest : of the crop's pixels, whatever its file is called
+    labels : of the mask's components that make up the region, ascending; not kept once the crop is cut
     """
 
+    index: int = 0
+    image: str = ""
+    region: int = 0
     box: tuple[int, int, int, int]
     square: tuple[int, int, int]
     area: float
     score: float
-    labels: tuple[int, ...]
+    digest: str = ""
+    labels: tuple[int, ...] = ()
 
 
 def find_regions(
@@ -62,9 +69,9 @@ def find_regions(
     --------
     >>> mask = np.zeros((50, 50), dtype=bool)
     >>> mask[20:25, 30:40] = True
-    >>> regions, components = find_regions(mask, (100, 100), CropConfig())
-    >>> regions
-    [Region(box=(60, 40, 20, 10), square=(59, 34, 22), area=200.0, score=1.0, labels=(1,))]
+    >>> (region,), components = find_regions(mask, (100, 100), CropConfig())
+    >>> region.box, region.square, region.area, region.score, region.labels
+    ((60, 40, 20, 10), (59, 34, 22), 200.0, 1.0, (1,))
     """
     mask = np.asarray(mask)
     if mask.ndim != 2 or mask.size == 0:
@@ -85,13 +92,14 @@ def find_regions(
     n_pixels = np.add.reduceat(statistics[order, cv2.CC_STAT_AREA], starts)
     labels = np.split(order + 1, starts[1:])
     pixel_area = (image_size[0] / rows) * (image_size[1] / columns)
-    regions = []
+    regions: list[Region] = []
     for i in np.lexsort((upper_left[:, 0], upper_left[:, 1], -n_pixels)):
         (x, y), (width, height) = upper_left[i].tolist(), (lower_right[i] - upper_left[i]).tolist()
         box = (x, y, width, height)
         square = crop_square(box, image_size, crop)
         score = 1.0 if scores is None else _largest_score(scores, square, image_size)
-        regions.append(Region(box, square, int(n_pixels[i]) * pixel_area, score, tuple(labels[i].tolist())))
+        area, own = int(n_pixels[i]) * pixel_area, tuple(labels[i].tolist())
+        regions.append(Region(region=len(regions), box=box, square=square, area=area, score=score, labels=own))
     return regions, components
 
 

@@ -14,16 +14,16 @@ WORKERS = min(4, os.cpu_count() or 1)  # decoders, OpenCV and the sweep let go o
 DEPTH = 2 * WORKERS  # results that wait, so that memory does not grow with the number of inputs
 
 
-def ahead(work: Callable[[S], T], inputs: Iterable[S]) -> Iterator[T]:
+def prefetch(work: Callable[[S], T], inputs: Iterable[S]) -> Iterator[T]:
     """`map` in threads that run a few inputs ahead of whoever takes the results; in order, and no more than a few wait.
 
     Examples
     --------
-    >>> list(ahead(len, ["a", "bb", ""]))
+    >>> list(prefetch(len, ["a", "bb", ""]))
     [1, 2, 0]
     """
     waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="anomalyncd-ahead") as pool:
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="anomalyncd-prefetch") as pool:
         try:
             for value in inputs:
                 waiting.append(pool.submit(work, value))

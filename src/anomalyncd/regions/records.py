@@ -1,4 +1,4 @@
-"""What is worked on and what became of it, one record an image and one a region. No torch here."""
+"""What became of each image. No torch here."""
 
 from __future__ import annotations
 
@@ -30,20 +30,6 @@ class ImageRecord:
     threshold: float = math.nan
     error: str = ""
     note: str = ""
-
-
-@dataclass
-class RegionRecord:
-    """A region and where its image stands in the list; digest : of the crop's pixels, whatever its file is called."""
-
-    index: int
-    image: str
-    region: int
-    box: tuple[int, int, int, int]
-    square: tuple[int, int, int]
-    area: float
-    score: float
-    digest: str
 
 
 def report_files(images: Sequence[ImageRecord], progress: Silent) -> dict[str, str]:

@@ -6,7 +6,6 @@ import json
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,7 +19,8 @@ from ..data.dataset import Sample
 from ..errors import RunError
 from ..learn.classifier import Parts
 from ..regions.extract import Extracted, Extractor, is_readable
-from ..regions.records import ImageRecord, RegionRecord
+from ..regions.find import Region
+from ..regions.records import ImageRecord
 from .folder import RETRAINED, RunFolder
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
@@ -42,7 +42,7 @@ class RegionStore:
         )
         self.stage = f"{prefix or 'images'}: regions"
         self.images: list[ImageRecord] = []
-        self.regions: list[RegionRecord] = []
+        self.regions: list[Region] = []
         self.parts: dict[str, npt.NDArray[np.float16]] = {}
         self.n_shards = 0
 
@@ -142,11 +142,11 @@ class RegionStore:
             )
         return crop, mask
 
-    def crop_name(self, region: RegionRecord) -> str:
+    def crop_name(self, region: Region) -> str:
         """Where a region's crop lies inside the run folder."""
         return f"{self.crops}/{file_stem(region.index, region.image)}_{region.region}.png"
 
-    def crop_mask_name(self, region: RegionRecord) -> str:
+    def crop_mask_name(self, region: Region) -> str:
         """The same for the crop's mask."""
         return self.crop_name(region).removesuffix(".png") + "_mask.png"
 
@@ -194,14 +194,12 @@ def file_stem(index: int, image: str) -> str:
 
 
 def _pack(found: Extracted) -> bytes:
-    records = {
-        "images": [asdict(r) for r in found.images], "regions": [asdict(r) for r in found.regions],
-        "masks": sorted(found.masks),
-    }  # fmt: skip
+    regions = [{name: value for name, value in vars(r).items() if name != "labels"} for r in found.regions]
+    records = {"images": [vars(r) for r in found.images], "regions": regions, "masks": sorted(found.masks)}
     tensors: dict[str, Any] = dict(found.parts) or {"none": np.zeros(1, np.float16)}
     return seal(tensors, {"records": json.dumps(records)})
 
 
-def _region(row: dict[str, Any]) -> RegionRecord:
+def _region(row: dict[str, Any]) -> Region:
     box, square = tuple(row.pop("box")), tuple(row.pop("square"))
-    return RegionRecord(box=box, square=square, **row)
+    return Region(box=box, square=square, **row)

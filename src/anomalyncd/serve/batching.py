@@ -21,7 +21,7 @@ from ..data.maps import read_map, read_mask
 from ..discovery.classify import Prediction, Predictor
 from ..errors import BadFileError
 from ..labels import UNKNOWN
-from ..regions.extract import Prepared
+from ..regions.extract import Extracted
 from ..regions.records import ImageRecord
 from .limits import Limits
 from .metrics import Metrics
@@ -53,7 +53,7 @@ class Classed:
 class _Job:
     """One image on its way.
 
-    content : the Upload, then the Sample, then what was Prepared of it; each takes the place of the one before
+    content : the Upload, then the Sample, then what was Extracted of it; each takes the place of the one before
     pixels : that were decoded
     """
 
@@ -223,7 +223,7 @@ def _pixels(sample: Sample) -> int:
     return sum(math.prod(array.shape[:2]) for array in arrays if isinstance(array, np.ndarray))
 
 
-def _split(prepared: Sequence[Prepared], prediction: Prediction) -> dict[int, Classed | BadFileError]:
+def _split(prepared: Sequence[Extracted], prediction: Prediction) -> dict[int, Classed | BadFileError]:
     """What was found for each image of a batch, by its number."""
     regions: dict[str, list[dict[Hashable, Any]]] = {}
     for region in prediction.regions.to_dict("records"):
@@ -232,10 +232,11 @@ def _split(prepared: Sequence[Prepared], prediction: Prediction) -> dict[int, Cl
     images = {row["image"]: (row, probabilities) for row, probabilities in rows}
     found: dict[int, Classed | BadFileError] = {}
     for one in prepared:
-        record = one.record
+        record = one.images[0]
         if record.error:
             found[record.index] = BadFileError(record.error)
         else:
             row, probabilities = images[record.id]
-            found[record.index] = Classed(record, row, regions.get(record.id, []), probabilities, one.mask)
+            mask = one.masks.get(record.index)
+            found[record.index] = Classed(record, row, regions.get(record.id, []), probabilities, mask)
     return found
