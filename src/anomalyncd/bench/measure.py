@@ -26,7 +26,7 @@ from ..errors import DataError
 from ..estimator import AnomalyNCD
 from ..metrics import evaluate
 from ..progress import Silent
-from ..regions.prefetch import ahead
+from ..regions.prefetch import prefetch
 from ..run.evaluate import evaluate_maps
 from ..run.finished import FinishedRun
 from ..run.folder import RunFolder
@@ -146,7 +146,7 @@ class Laboratory:
         took = np.zeros(3)
         for start in range(0, len(samples), TIMED):
             times = [time.perf_counter()]
-            prepared = list(ahead(extractor.prepare, enumerate(samples[start : start + TIMED])))
+            prepared = list(prefetch(extractor.prepare, enumerate(samples[start : start + TIMED])))
             times.append(time.perf_counter())
             found = extractor.encode(prepared)
             known = recognize(found.parts, found.regions)
