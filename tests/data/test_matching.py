@@ -1,4 +1,7 @@
-"""Maps that were made elsewhere: in trees of one or many products, in flat folders, with other names."""
+"""Maps that were made elsewhere: in trees of one or many products, in flat folders, with other names.
+
+Covers layouts.
+"""
 
 from __future__ import annotations
 
