@@ -1,6 +1,6 @@
 """The run folder and its log: whole files, one writer, stages, and no harm to what is not ours.
 
-Covers log; stages with tests/discovery/test_fit.py.
+Covers log.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ class Stages:
     def __init__(self, folder: RunFolder, config: Config, progress: Silent) -> None:
         self.folder, self.config, self.progress = folder, definite(config), progress
         self.seconds: dict[str, float] = {}
+        self._keys: list[tuple[Dataset, str]] = []
 
     def once(self, stage: str, key: str, read: Callable[[], T | None], make: Callable[[], T], *outputs: str) -> T:
         """What an earlier call made from the same inputs; made now where there is nothing, or `read` finds it damaged.
@@ -78,8 +79,8 @@ class Stages:
 
     def range_key(self, dataset: Dataset) -> str:
         """Of the range of the maps."""
-        config = self.config
-        return stable_hash(FORMAT, __version__, config.has_normal, config.binarize.model_dump(), fingerprint(dataset))
+        rest = [FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump()]
+        return self._key(dataset, lambda: stable_hash(*rest, fingerprint(dataset)))
 
     def regions_key(self, dataset: Dataset) -> str:
         """Of the regions and their features."""
@@ -87,7 +88,9 @@ class Stages:
 
     def base_key(self, base: Dataset | None) -> str:
         """Of the regions of a labelled base set."""
-        return "" if base is None else stable_hash(self._features(), fingerprint(base), base.labels)
+        if base is None:
+            return ""
+        return self._key(base, lambda: stable_hash(self._features(), fingerprint(base), base.labels))
 
     def learn_key(self, dataset: Dataset, base: Dataset | None, regions: RegionStore) -> str:
         """Of the classes: also of which files could be read."""
@@ -96,6 +99,14 @@ class Stages:
             self.config.model_dump(mode="json", exclude={"merge", "preset", "unknown"}),
             [region.digest for region in regions.regions], [bool(record.error) for record in regions.images],
         )  # fmt: skip
+
+    def _key(self, dataset: Dataset, make: Callable[[], str]) -> str:
+        """A key is of the files as they were when it was first asked for: all stages of a call are of the same files."""
+        for known, key in self._keys:
+            if known is dataset:
+                return key
+        self._keys.append((dataset, make()))
+        return self._keys[-1][1]
 
     def _network(self) -> list[Any]:
         weights = self.config.model.weights
