@@ -15,8 +15,8 @@ from ..data.dataset import Dataset, Sample
 from ..detect import Detector
 from ..errors import DataError, RunError
 from ..labels import default_name
-from ..learn.classifier import Parts
-from ..learn.distributed import team
+from ..learn.classifier import FeatureParts
+from ..learn.distributed import process_group
 from ..learn.fit import RegionSet, is_banked
 from ..model.device import choose_device
 from ..regions.extract import Extractor
@@ -93,7 +93,7 @@ def discover(
 
 def _check(stages: Stages, dataset: Dataset) -> None:
     device = choose_device(stages.config.device)  # a wrong one is said now, not after the maps were read
-    team().check(device, banked=is_banked(stages.config.learn, device))
+    process_group().check(device, banked=is_banked(stages.config.learn, device))
     for note in dataset.notes:
         stages.progress.warn(note)
     if stages.folder.has_begun(UPDATE):
@@ -166,7 +166,9 @@ class _Known:
     corrections: dict[Key, int]
 
 
-def _learned(stages: Stages, novel: RegionStore, known: _Known) -> tuple[DiscoveryModel, Parts, dict[Key, int]] | None:
+def _learned(
+    stages: Stages, novel: RegionStore, known: _Known
+) -> tuple[DiscoveryModel, FeatureParts, dict[Key, int]] | None:
     """What an earlier call learned from the same regions; None where it is damaged."""
     try:
         model = DiscoveryModel.read(stages.folder.path, device=stages.config.device, names=False)
@@ -188,14 +190,14 @@ def _learn(
     base: RegionSet | None,
     threshold: float,
     known: _Known,
-) -> tuple[DiscoveryModel, Parts, dict[Key, int]]:
+) -> tuple[DiscoveryModel, FeatureParts, dict[Key, int]]:
     """Learn, and keep what was learned; also the features of all regions as the trained network sees them."""
     folder, progress = stages.folder, stages.progress
     if renamed := {k: name for k, name in known.names.items() if name != model.names.get(k, default_name(k))}:
         progress.warn(f"classes are learned anew, so the names given to them no longer fit: {renamed}")
     if known.corrections:
         progress.warn(f"classes are learned anew, and {len(known.corrections)} corrected regions with them.")
-    features: Parts = novel.parts
+    features: FeatureParts = novel.parts
     if novel.regions:
         features, count = learn_classes(model, novel, base, threshold, progress)
         if count is not None:
