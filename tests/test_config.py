@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anomalyncd.config import Config, make_config, merge_layers, parse_setting, read_config, setting_names
+from anomalyncd.config import REMOVED, Config, make_config, merge_layers, parse_setting, read_config, setting_names
 from anomalyncd.errors import SettingsError
 
 
@@ -57,6 +57,7 @@ def test_wrong_preset_names_the_right_ones(preset: object) -> None:
         ({"learn": 5}, "learn: .* but got 5."),
         ({"learn": {"learning_rate": float("inf")}}, "learn.learning_rate: .*finite"),
         ({"merge": {"temperature": float("nan")}}, "merge.temperature"),
+        ({"learn": {"momentum": 0.8}}, "no setting learn.momentum any more: it is always 0.9."),
         ({"binarize": {"method": "best"}}, "binarize.method: .*'mebin'"),
         ({"n_classes": 1}, "must be at least 2"),
         ({"n_classes": 0, "has_normal": False}, "n_classes"),
@@ -84,6 +85,10 @@ def test_yaml_round_trip(preset: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(config.to_yaml(), encoding="utf-8")
     assert make_config(read_config(file)) == config
+
+
+def test_what_was_removed_is_no_setting() -> None:
+    assert not {*REMOVED} & {*setting_names()}
 
 
 def test_every_setting_can_be_set_by_its_name() -> None:

@@ -26,9 +26,12 @@ class DetectConfig(Section):
     """Images → anomaly maps, where none are given."""
 
     name: str | None = Field(
-        None, description="musc, patchcore, anomalib:Model, or module:Class of your own; none = maps or masks are given"
+        None,
+        description="musc, patchcore, anomalib:Model, or module:Class of your own; none = maps or masks are given",
     )
-    settings: dict[str, Any] = Field({}, description="arguments of that detector, for example size or tile")
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of that detector, for example size or tile"
+    )
 
 
 class BinarizeConfig(Section):
@@ -193,6 +196,20 @@ class Config(Section):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+# Settings that once were, and the value that they have now.
+REMOVED = {
+    "crop.max_regions": "64",
+    "model.mask_threshold": "0.5",
+    "learn.momentum": "0.9",
+    "learn.weight_decay": "5e-5",
+    "learn.contrastive_temperature": "1.0",
+    "learn.supervised_temperature": "0.07",
+    "learn.student_temperature": "0.1",
+    "learn.teacher_temperature": "[0.07, 0.04]",
+    "learn.teacher_epochs": "40",
+    "learn.teacher_step": "4",
+}
+
 # What the paper's own run differs in from our default.
 PRESETS: dict[str, dict[str, Any]] = {
     "fast": {},
@@ -241,6 +258,8 @@ def make_config(*layers: Mapping[str, Any], preset: str | None = None) -> Config
 
 def _in_words(problem: Mapping[str, Any]) -> str:
     name = ".".join(map(str, problem["loc"]))
+    if name in REMOVED:
+        return f"there is no setting {name} any more: it is always {REMOVED[name]}."
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, [*setting_names(), *Config.model_fields], n=1)
         return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else ".")
