@@ -20,11 +20,11 @@ from anomalyncd.data import load_dataset
 from anomalyncd.discovery.model import make_vit
 from anomalyncd.discovery.results import assign
 from anomalyncd.estimator import AnomalyNCD
-from anomalyncd.learn.bank import Crops, FreshViews
+from anomalyncd.learn.bank import Crops, Views
 from anomalyncd.learn.cluster import kmeans, ward
 from anomalyncd.learn.features import FeatureSpace, RegionEncoder
 from anomalyncd.learn.network import RegionNet
-from anomalyncd.learn.trainer import Targets, train
+from anomalyncd.learn.trainer import train
 from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Terminal
 from anomalyncd.run.folder import RunFolder
@@ -122,9 +122,9 @@ def paper_seconds(store: RegionStore, n_classes: int, epochs: int) -> float:
     )[:, 0]
     net = RegionNet(vit.width, n_classes, config.learn.n_heads, vit=vit)
     count = len(store.regions)
-    views = FreshViews(vit, Crops(store.crop, count, vit.fit_size(config.model.input_size)))
+    views = Views(vit.mean.device, fresh=(vit, Crops(store.crop, count, vit.fit_size(config.model.input_size))))
     started = time.perf_counter()
-    train(net, views, Targets(np.full(count, -1), np.ones(count, np.float32), normal=0), config.learn, seed=0)
+    train(net, views, np.full(count, -1), np.ones(count, np.float32), config.learn, seed=0, normal=0)
     return (time.perf_counter() - started) / epochs * 50
 
 

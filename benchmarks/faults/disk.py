@@ -163,7 +163,11 @@ def review() -> None:
         try:
             for number in range(count):
                 action = {"kind": "name", "label": 1, "name": f"name {number} {'x' * 60}"}
-                request = {"key": f"key-{number:06d}", "version": session.version, "table": session.state.base.table}
+                request = {
+                    "key": f"key-{number:06d}",
+                    "version": session.version,
+                    "table": session.classes.before.table,
+                }
                 session.act(ActionRequest.model_validate({**request, "action": action}))
                 os.write(1, f"stored {number}\n".encode())
         finally:

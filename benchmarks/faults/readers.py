@@ -86,7 +86,7 @@ class Library:
             {"kind": "undo", "action": 2}, {"kind": "move", "regions": [0, 1], "to": None},
         ]  # fmt: skip
         for number, action in enumerate(actions):
-            request = {"key": f"key-number-{number}", "version": session.version, "table": session.state.base.table}
+            request = {"key": f"key-number-{number}", "version": session.version, "table": session.classes.before.table}
             session.act(ActionRequest.model_validate({**request, "action": action}))
         session.close()
 
@@ -224,6 +224,6 @@ def _state(run: Path) -> object:
 def _review(run: Path) -> object:
     session = Session(run)
     try:
-        return session.state.labels.tolist(), sorted(session.state.names.items()), len(session.state.done)
+        return session.classes.labels.tolist(), sorted(session.classes.names.items()), len(session.classes.done)
     finally:
         session.close()

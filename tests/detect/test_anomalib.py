@@ -1,3 +1,5 @@
+"""Models of anomalib as detectors, and its predictions as input (anomalib.py, anomalib_model.py)."""
+
 import json
 import random
 import sys

@@ -1,3 +1,5 @@
+"""Detectors by name, built in or of one's own (__init__.py, base.py)."""
+
 import sys
 from pathlib import Path
 

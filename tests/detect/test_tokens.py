@@ -1,3 +1,5 @@
+"""What built-in detectors share: tokens of images of any size, and their file (tokens.py, stored.py)."""
+
 import json
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""`anomalyncd export`: tables as documented, whole folders, and what it refuses."""
+"""`anomalyncd export`: tables as documented, whole folders, and what it refuses (csv.py, source.py, target.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anomalyncd export --format onnx|openvino`: what it writes, and what it refuses."""
+"""`--format onnx|openvino`: what it writes, and what it refuses (networks.py, onnx.py, openvino.py, rounded.py)."""
 
 from __future__ import annotations
 

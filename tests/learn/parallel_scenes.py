@@ -20,13 +20,13 @@ import torch
 from anomalyncd.config import make_config
 from anomalyncd.errors import AnomalyNCDError, DataError
 from anomalyncd.learn import network
-from anomalyncd.learn.bank import VectorViews
+from anomalyncd.learn.bank import Views
 from anomalyncd.learn.distributed import Team, join
 from anomalyncd.learn.features import RegionEncoder
 from anomalyncd.learn.fit import RegionSet, fit_classifier
 from anomalyncd.learn.losses import Temperatures, objective
 from anomalyncd.learn.network import RegionNet
-from anomalyncd.learn.trainer import Targets, train
+from anomalyncd.learn.trainer import train
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 from anomalyncd.model.heads import make_projector
 
@@ -95,7 +95,7 @@ def fit(
 def gradients(team: Team, n_regions: int = 7) -> list[list[float]]:
     """Gradient of one step by every parameter: all five losses, labelled and unlabelled regions in one batch."""
     rng = np.random.default_rng(0)
-    views = VectorViews(rng.normal(size=(n_regions, 1, 6)).astype(np.float32), CPU, team)
+    views = Views(CPU, rng.normal(size=(n_regions, 1, 6)).astype(np.float32), team=team)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = RegionNet(6, 5, 2)
@@ -120,7 +120,7 @@ def disagreement(team: Team) -> list[float]:
         net.heads.directions[0, :, 0] = torch.tensor([1.0, 2.0, 3.0]) + team.rank
     vectors = np.random.default_rng(0).normal(size=(6, 2, 6)).astype(np.float32)
     config = make_config({"learn": {"epochs": 2, "batch_size": 4}}).learn
-    train(net, VectorViews(vectors, CPU, team), Targets(np.full(6, -1), np.ones(6, np.float32)), config, seed=0)
+    train(net, Views(CPU, vectors, team=team), np.full(6, -1), np.ones(6, np.float32), config, seed=0)
     found: list[float] = net.heads.directions.flatten().tolist()
     return found
 

@@ -7,10 +7,10 @@ from torch import nn
 
 from anomalyncd.config import LearnConfig
 from anomalyncd.learn import trainer
-from anomalyncd.learn.bank import VectorViews
+from anomalyncd.learn.bank import Views
 from anomalyncd.learn.losses import LossParts
 from anomalyncd.learn.network import RegionNet
-from anomalyncd.learn.trainer import Targets, parameter_groups, sample_epoch, train
+from anomalyncd.learn.trainer import parameter_groups, sample_epoch, train
 
 CPU = torch.device("cpu")
 
@@ -33,15 +33,15 @@ def run(vectors, net=None, labels=None, views=None, **settings):
     net = net or make_net()
     options = {"epochs": 5, "batch_size": 8, **settings}
     labels = np.full(len(vectors), -1) if labels is None else labels
-    targets = Targets(labels, np.ones(len(vectors), np.float32), max(int(labels.max()) + 1, 0))
-    return net, train(net, views or VectorViews(vectors, CPU), targets, LearnConfig(**options), seed=0)
+    scores, n_base = np.ones(len(vectors), np.float32), max(int(labels.max()) + 1, 0)
+    return net, train(net, views or Views(CPU, vectors), labels, scores, LearnConfig(**options), seed=0, n_base=n_base)
 
 
-class Counting(VectorViews):
+class Counting(Views):
     """Notes which regions each batch asks for."""
 
     def __init__(self, vectors):
-        super().__init__(vectors, CPU)
+        super().__init__(CPU, vectors)
         self.asked = []
 
     def pair(self, indices, rng):
@@ -107,10 +107,10 @@ def test_the_same_seed_gives_the_same_history_and_weights(labelled):
 
 def test_the_loss_falls_and_the_classes_are_learned_on_separable_data():
     vectors, truth = clusters([20, 20, 20])
-    net, result = run(vectors, epochs=30, batch_size=30, entropy_weight=2.0)
-    losses = [row["loss"] for row in result.history]
+    net, (history, best_head) = run(vectors, epochs=30, batch_size=30, entropy_weight=2.0)
+    losses = [row["loss"] for row in history]
     assert losses[-1] < losses[0] / 2
-    found = net.heads.weight[result.best_head].detach().numpy() @ vectors[:, 0].T
+    found = net.heads.weight[best_head].detach().numpy() @ vectors[:, 0].T
     pairs = set(zip(found.argmax(axis=0).tolist(), truth.tolist(), strict=True))
     assert len(pairs) == 3
 
@@ -118,19 +118,19 @@ def test_the_loss_falls_and_the_classes_are_learned_on_separable_data():
 def test_labelled_regions_learn_their_own_class():
     vectors, truth = clusters([15, 15, 15, 15])
     labels = np.where(truth < 2, truth, -1)
-    net, result = run(vectors, make_net(n_outputs=4), labels, epochs=20, entropy_weight=2.0)
-    cosines = vectors[:, 0] @ net.heads.weight[result.best_head].detach().numpy().T
+    net, (history, best_head) = run(vectors, make_net(n_outputs=4), labels, epochs=20, entropy_weight=2.0)
+    cosines = vectors[:, 0] @ net.heads.weight[best_head].detach().numpy().T
     assert np.array_equal(cosines.argmax(axis=1)[truth < 2], truth[truth < 2])
     assert set(cosines[truth >= 2][:, 2:].argmax(axis=1)) == {0, 1}
-    assert result.history[-1]["supervised"] < result.history[0]["supervised"] / 2
+    assert history[-1]["supervised"] < history[0]["supervised"] / 2
 
 
 def test_the_head_that_fits_the_clusters_is_chosen():
     vectors, _ = clusters([6, 6, 6])
     net = make_net(n_heads=3)
     net.heads.start_from(1, torch.eye(8)[:3])
-    _, result = run(vectors, net, epochs=2, learning_rate=1e-4)
-    assert result.best_head == 1
+    _, (_, best_head) = run(vectors, net, epochs=2, learning_rate=1e-4)
+    assert best_head == 1
 
 
 def test_only_the_last_epoch_decides_on_the_best_head(monkeypatch):
@@ -141,31 +141,33 @@ def test_only_the_last_epoch_decides_on_the_best_head(monkeypatch):
         return LossParts(zero, zero, zero, zero, zero, zero), next(per_epoch)
 
     monkeypatch.setattr(trainer, "objective", made_up)
-    _, result = run(clusters([4, 4])[0], epochs=2)
-    assert result.best_head == 1
+    _, (_, best_head) = run(clusters([4, 4])[0], epochs=2)
+    assert best_head == 1
 
 
 def test_no_epochs_leave_everything_as_it_was():
     net = make_net()
     before = net.heads.directions.clone()
-    _, result = run(clusters([4, 4])[0], net, epochs=0)
-    assert result.history == [] and result.best_head == 0
+    _, (history, best_head) = run(clusters([4, 4])[0], net, epochs=0)
+    assert history == [] and best_head == 0
     assert torch.equal(net.heads.directions, before) and not net.training
 
 
 def test_a_last_batch_of_one_region_is_left_out():
     vectors, _ = clusters([5, 4])
     views = Counting(vectors)
-    _, result = run(vectors, make_net(contrastive=True), views=views, epochs=4, batch_size=4, contrastive_weight=1.0)
+    _, (history, _) = run(
+        vectors, make_net(contrastive=True), views=views, epochs=4, batch_size=4, contrastive_weight=1.0
+    )
     assert [len(asked) for asked in views.asked] == [4, 4] * 4
     left_out = {*range(9)} - {*views.asked[0], *views.asked[1]}
     assert left_out != {*range(9)} - {*views.asked[2], *views.asked[3]}  # another one in the next epoch
-    assert all(math.isfinite(row["loss"]) for row in result.history)
+    assert all(math.isfinite(row["loss"]) for row in history)
 
 
 def test_a_single_region_can_be_learned_from():
-    _, result = run(clusters([1])[0], make_net(n_outputs=1, contrastive=True), epochs=2, contrastive_weight=1.0)
-    assert [row["loss"] for row in result.history] == [0, 0]
+    _, (history, _) = run(clusters([1])[0], make_net(n_outputs=1, contrastive=True), epochs=2, contrastive_weight=1.0)
+    assert [row["loss"] for row in history] == [0, 0]
 
 
 def test_every_epoch_is_reported_with_its_mean_loss():
@@ -173,9 +175,9 @@ def test_every_epoch_is_reported_with_its_mean_loss():
     seen = []
     config = LearnConfig(epochs=3, batch_size=4, entropy_weight=0.25)
     net = make_net()
-    targets = Targets(np.full(10, -1), np.ones(10, np.float32))
-    result = train(net, VectorViews(vectors, CPU), targets, config, seed=0, on_epoch=seen.append)
-    assert seen == result.history and [row["epoch"] for row in seen] == [0, 1, 2]
+    options = {"seed": 0, "on_epoch": seen.append}
+    history, _ = train(net, Views(CPU, vectors), np.full(10, -1), np.ones(10, np.float32), config, **options)
+    assert seen == history and [row["epoch"] for row in seen] == [0, 1, 2]
     for row in seen:
         assert row["loss"] == pytest.approx(row["distillation"] + 0.25 * row["entropy"], abs=3e-6)
         assert row["supervised"] == row["contrastive"] == row["supervised_contrastive"] == 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anomalyncd.errors import DataError
-from anomalyncd.metrics import ari, confusion, evaluate, f1, hungarian_match, nmi, normal_precision_recall
+from anomalyncd.metrics import evaluate
 
 pairs = st.lists(
     st.tuples(st.sampled_from(["good", "crack", "hole", "cut"]), st.integers(-1, 3)), min_size=1, max_size=25
@@ -59,9 +59,10 @@ def slow_accuracy(true, pred):
 @settings(max_examples=150, deadline=None)
 def test_figures_equal_slow_implementations(labels):
     true, pred = labels
-    assert nmi(true, pred) == pytest.approx(slow_nmi(true, pred), abs=1e-9)
-    assert ari(true, pred) == pytest.approx(slow_ari(true, pred), abs=1e-9)
-    assert f1(true, pred) == pytest.approx(slow_accuracy(true, pred))
+    found = evaluate(true, pred)
+    assert found.nmi == pytest.approx(slow_nmi(true, pred), abs=1e-9)
+    assert found.ari == pytest.approx(slow_ari(true, pred), abs=1e-9)
+    assert found.f1 == pytest.approx(slow_accuracy(true, pred))
 
 
 @given(pairs, st.randoms(use_true_random=False))
@@ -71,37 +72,38 @@ def test_order_of_images_and_names_of_labels_do_not_matter(labels, random):
     order = random.sample(range(len(true)), len(true))
     renamed = {label: f"class {5 - label}" if label != -1 else -1 for label in set(pred)}
     true2, pred2 = [true[i] for i in order], [renamed[pred[i]] for i in order]
-    for figure in (nmi, ari, f1):
-        assert figure(true2, pred2) == pytest.approx(figure(true, pred), abs=1e-12)
+    found, again = evaluate(true, pred), evaluate(true2, pred2)
+    assert (again.nmi, again.ari, again.f1) == pytest.approx((found.nmi, found.ari, found.f1), abs=1e-12)
 
 
 @given(pairs)
 @settings(max_examples=60, deadline=None)
 def test_nmi_and_ari_are_symmetric_and_so_is_f1_without_unknown(labels):
     true, pred = labels
-    assert nmi(true, pred) == pytest.approx(nmi(pred, true), abs=1e-12)
-    assert ari(true, pred) == pytest.approx(ari(pred, true), abs=1e-12)
+    found, mirrored = evaluate(true, pred), evaluate(pred, true)
+    assert (found.nmi, found.ari) == pytest.approx((mirrored.nmi, mirrored.ari), abs=1e-12)
     known = [label + 1 for label in pred]
-    assert f1(true, known) == f1(known, true)
+    assert evaluate(true, known).f1 == evaluate(known, true).f1
 
 
 @given(pairs)
 @settings(max_examples=60, deadline=None)
 def test_matching_is_one_to_one_and_gives_f1(labels):
     true, pred = labels
-    matching = hungarian_match(true, pred)
+    found = evaluate(true, pred)
+    matching = found.matching
     assert -1 not in matching
     assert len(set(matching.values())) == len(matching)
     hits = sum(matching.get(p) == t for t, p in zip(true, pred, strict=True))
-    assert hits / len(true) == f1(true, pred)
+    assert hits / len(true) == found.f1
 
 
 def test_hungarian_takes_the_best_sum_not_the_best_single_pair():
     # greedy would give label 1 to "a" (5 images) and leave label 2 with nothing of "b": 5 right instead of 8
     true = ["a"] * 5 + ["a"] * 4 + ["b"] * 4
     pred = [1] * 5 + [2] * 4 + [1] * 4
-    assert hungarian_match(true, pred) == {1: "b", 2: "a"}
-    assert f1(true, pred) == 8 / 13
+    found = evaluate(true, pred)
+    assert (found.matching, found.f1) == ({1: "b", 2: "a"}, 8 / 13)
 
 
 def test_unknown_is_wrong_in_f1_and_a_cluster_in_nmi():
@@ -112,10 +114,10 @@ def test_unknown_is_wrong_in_f1_and_a_cluster_in_nmi():
 
 
 def test_confusion_of_mixed_labels():
-    matrix, true_names, pred_names = confusion(["b", "a", "b"], ["odd", -1, 2])
-    assert true_names == ["a", "b"]
-    assert pred_names == [-1, 2, "odd"]
-    assert matrix.tolist() == [[1, 0, 0], [0, 1, 1]]
+    found = evaluate(["b", "a", "b"], ["odd", -1, 2])
+    assert found.true_names == ["a", "b"]
+    assert found.pred_names == [-1, 2, "odd"]
+    assert found.confusion.tolist() == [[1, 0, 0], [0, 1, 1]]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,8 @@ def test_confusion_of_mixed_labels():
     ],
 )
 def test_normal_precision_recall(true, pred, normal_names, expected):
-    assert normal_precision_recall(true, pred, normal_names) == expected
+    found = evaluate(true, pred, normal_names=normal_names)
+    assert (found.normal_precision, found.normal_recall) == expected
 
 
 def test_evaluate_gathers_everything_and_is_json():
@@ -191,6 +194,5 @@ def test_arrays_and_table_columns_are_labels_too():
     ],
 )
 def test_bad_input_is_a_clear_error(true, pred, message):
-    for function in (nmi, ari, f1, confusion, hungarian_match, evaluate):
-        with pytest.raises(DataError, match=message):
-            function(true, pred)
+    with pytest.raises(DataError, match=message):
+        evaluate(true, pred)

@@ -95,12 +95,12 @@ def test_blocks_cover_the_list_in_whole_shards_and_survive_json(tmp_path: Path) 
         items = [Sample(f"{k}.png", Path(f"{k}.png")) for k in range(count)]
         blocks = split(Dataset(items))
         assert [item for block in blocks for item in block.items] == items and len(blocks[0].items) == min(size, count)
-    block = Block(3, [Sample("ä", Path("ä.png"), StackRow(Path("m.npy"), 2), tmp_path / "x.png")], ["kind"])
+    block = Block(3, [Sample("ä", Path("ä.png"), StackRow(Path("m.npy"), 2), tmp_path / "x.png", "kind")], True)
     again = Block.from_json(block.to_json())
     assert again.items[0] == Sample(
-        "ä", Path("ä.png").absolute(), StackRow(Path("m.npy").absolute(), 2), tmp_path / "x.png"
+        "ä", Path("ä.png").absolute(), StackRow(Path("m.npy").absolute(), 2), tmp_path / "x.png", "kind"
     )
-    assert (again.start, again.truth, again.key("job")) == (3, ["kind"], block.key("job"))
+    assert (again.start, again.labelled, again.key("job")) == (3, True, block.key("job"))
     with pytest.raises(SettingsError, match="must be files"):
         Block(0, [Sample("a", np.zeros((2, 2, 3), np.uint8))]).to_json()
 

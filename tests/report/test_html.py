@@ -1,4 +1,4 @@
-"""The report of runs small and odd: what stands in it, that it is whole, and that nothing in it can do harm."""
+"""Covers html.py, lists.py and source.py: what stands in reports of odd runs, and that nothing in them can do harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report is put together from (charts, cards, class map, attention), each against a slow and obvious way."""
+"""Covers attention.py, cards.py, charts.py, classmap.py and source.py: parts of the page, against a slow, obvious way."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_attention_is_what_the_last_block_uses(guidance: Guidance) -> None:
     slow.vit.blocks[-1].attn.fused_attn = False
     slow.vit.blocks[-1].attn.attn_drop.register_forward_hook(lambda _module, given, _out: seen.append(given[0]))
     with torch.inference_mode():
-        out = slow.trunk(images, masks)
-        slow.vit.blocks[-1](out.tokens, attn_mask=slow.attention_mask(out.keep, slow.n_blocks - 1))
+        tokens, keep, _ = slow.trunk(images, masks)
+        slow.vit.blocks[-1](tokens, attn_mask=slow.attention_mask(keep, slow.n_blocks - 1))
     expected = seen[0][:, :, 0, 1:].mean(dim=1).reshape(2, 4, 3)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-6)
-    inside = out.keep.reshape(2, 4, 3).numpy()
+    inside = keep.reshape(2, 4, 3).numpy()
     if guidance in ("class", "all"):
         assert (found[~inside] == 0).all() and (found[inside] > 0).all()
     else:

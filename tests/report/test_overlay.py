@@ -107,7 +107,7 @@ def test_a_map_without_any_value_or_range_paints_nothing() -> None:
 def test_a_small_map_lies_where_it_should() -> None:
     values = np.zeros((4, 5))
     values[1, 3] = 1  # rows 10 … 19, columns 30 … 39 of the image
-    share, _ = heat(values, (40, 50), low=0, high=1)
+    share = heat(values, (40, 50), low=0, high=1)
     assert np.unravel_index(share.argmax(), share.shape)[0] in range(12, 18)
     assert share[15, 35] > 0.9 and share[15, 25] < 0.2 and share[:5].max() == 0
 

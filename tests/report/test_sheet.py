@@ -1,4 +1,4 @@
-"""Pixels of the sheet of all classes."""
+"""Covers sheet.py and canvas.py: pixels of the sheet of all classes."""
 
 from __future__ import annotations
 

@@ -265,3 +265,14 @@ def test_the_token_opens_from_any_host_as_header_and_as_cookie(review):
     client.act("name", label=1, name="dent")
     content = {"key": "cross-site", "version": 0}
     assert client.http.post("/api/apply", json=content, headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+def test_a_mistake_of_ours_has_a_number_and_no_traceback(client, monkeypatch, caplog):
+    def broken(*_: object) -> None:
+        raise RuntimeError("a secret of the program")
+
+    monkeypatch.setattr("anomalyncd.review.app.moves_answer", broken)
+    answer = client.http.get("/api/moves")
+    assert answer.status_code == 500 and "secret" not in answer.text
+    assert answer.json()["detail"].split()[2].rstrip(":") in caplog.text and "a secret" in caplog.text
+    assert answer.headers["x-content-type-options"] == "nosniff"

@@ -81,6 +81,18 @@ class Service:
             answer = connection.getresponse()
             return answer.status, json.load(answer)
 
+    def wait_for(self, path: str, words: str) -> str:
+        """What an address answers once it holds these words."""
+        deadline = time.monotonic() + 20
+        while True:
+            with closing(self.connect()) as connection:
+                connection.request("GET", path, headers=ALLOWED)
+                found = connection.getresponse().read().decode()
+            if words in found:
+                return found
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
+
     def end(self, sig: int = signal.SIGTERM) -> tuple[int, str, str]:
         self.process.send_signal(sig)
         output, errors = self.process.communicate(timeout=30)
@@ -138,14 +150,9 @@ def test_rude_clients_and_a_graceful_end(service: Service, served: dict[str, Pat
     for thread in waiting:
         thread.start()
     with closing(service.connect()) as connection:  # one that stays open
-        deadline = time.monotonic() + 20
-        while True:
-            connection.request("GET", "/metrics", headers=ALLOWED)
-            metrics = connection.getresponse().read().decode()
-            if "anomalyncd_queue_images 5" in metrics:
-                break
-            assert time.monotonic() < deadline, metrics
-            time.sleep(0.02)
+        connection.request("GET", "/health")
+        connection.getresponse().read()
+        metrics = service.wait_for("/metrics", "anomalyncd_queue_images 5")
         service.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + 20
         while True:
@@ -173,9 +180,9 @@ def test_a_second_signal_ends_it_at_once(service: Service, served: dict[str, Pat
     with closing(service.connect()) as connection:
         content = (served["scenes"] / "images" / "010.png").read_bytes()
         connection.request("POST", "/v1/predict", content, {"Content-Type": "image/png", **ALLOWED})
-        time.sleep(0.3)
+        service.wait_for("/metrics", "anomalyncd_queue_images 1")
         service.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        service.wait_for("/health", "stopping")
         assert service.process.poll() is None
         started = time.monotonic()
         code, _, _ = service.end(signal.SIGINT)

@@ -24,7 +24,6 @@ from ..report.overlay import resized_mask
 from ..run.finished import FinishedRun
 from .figures import to_png
 
-SIDE = 256  # pixels of the longer side of a picture
 INCHES = 1.6  # of a picture in the sheet
 LABEL, HEADER, CAPTION = 1.8, 1.0, 0.3  # inches
 FIXED = (0.3, 0.5, 0.7)  # the paper's
@@ -168,14 +167,12 @@ def _prepared(values: NDArray[np.float32] | None, min_size: int) -> NDArray[np.f
 def _tiles(
     row: MapRow, binarizers: Mapping[str, Binarizer], has_truth: bool, low: float, high: float
 ) -> Iterator[Tile]:
-    """Pictures and captions of one row."""
-    height, width = row.anomaly_map.shape if row.image is None else row.image.shape[:2]
-    shrink = SIDE / max(height, width)
-    size = max(1, round(height * shrink)), max(1, round(width * shrink))
+    """Pictures and captions of one row; masks are as large as the map."""
+    size = row.anomaly_map.shape
     ground = np.zeros((*size, 3), np.uint8)
     if row.image is not None:
         ground = cv2.resize(row.image, size[::-1], interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
-    yield (None, "not found") if row.image is None else (ground, "")
+    yield row.image, "" if row.image is not None else "not found"
     truth = None if row.truth is None else resized_mask(row.truth, size)
     if truth is not None:
         yield _painted(ground, truth, truth), "" if truth.any() else "normal"
@@ -192,7 +189,7 @@ def _tiles(
             result = binarizer.binarize(row.anomaly_map)
         count = f"{result.n_regions} region{'' if result.n_regions == 1 else 's'}"
         caption = f"at {(result.threshold - low) / span:.2f} · {count}" if result.n_regions else "nothing found"
-        yield _painted(ground, resized_mask(result.mask, size), truth), caption
+        yield _painted(ground, result.mask, truth), caption
 
 
 def _painted(ground: Picture, mask: NDArray[np.bool_], truth: NDArray[np.bool_] | None) -> Picture:

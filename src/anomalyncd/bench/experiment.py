@@ -15,7 +15,7 @@ from ..config import Preset, Section, make_config
 from ..detect.settings import misfit, setting_names
 from ..errors import SettingsError
 from . import paper
-from .rivals import RIVALS, rival
+from .rivals import RIVALS
 
 OURS, PAPER_ONLY = "anomalyncd", "none"  # methods that are no rival's name
 MASKS, IMAGES_ONLY = "masks", "none"  # sources that are no detector's name
@@ -78,11 +78,11 @@ class Row(Section):
             make_config(self.settings, preset=self.preset)
         elif self.preset is not None:
             raise ValueError(f"preset is for {OURS} only")
-        elif self.method in RIVALS:
-            names = [name for name in setting_names(rival(self.method)) if name not in OF_ALL_ROWS]
+        elif (kind := RIVALS.get(self.method)) is not None:
+            names = [name for name in setting_names(kind) if name not in OF_ALL_ROWS]
             if unknown := [name for name in self.settings if name not in names]:
                 raise ValueError(f"{self.method} has no setting {unknown[0]}; it has {', '.join(names)}")
-            if words := misfit(rival(self.method), self.settings):
+            if words := misfit(kind, self.settings):
                 raise ValueError(words)
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pandas as pd
 from ..checksums import stable_hash
 from ..config import Config, DetectConfig
 from ..data.dataset import Dataset, load_dataset
-from ..data.gather import gather_normal
+from ..data.gather import gather_base, gather_normal
 from ..data.images import read_image
 from ..data.maps import read_map
 from ..detect import DETECTORS
@@ -26,13 +26,14 @@ from ..errors import DataError
 from ..estimator import AnomalyNCD
 from ..metrics import evaluate
 from ..progress import Silent
+from ..regions.prefetch import prefetch
 from ..run.evaluate import evaluate_maps
 from ..run.finished import FinishedRun
-from ..run.folder import STAGES, RunFolder
+from ..run.folder import RunFolder
 from ..run.stages import Stages, definite
 from .datasets import BenchData, fingerprint_of, load_product
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row
-from .rivals import rival
+from .rivals import RIVALS
 
 WHOLE_IMAGE = ("gcd", "simgcd")  # rivals that look at neither maps nor masks
 OWN_SCORES = ("anomaly-clustering", "anomaly-clustering-semi")  # look at masks, but make scores of their own
@@ -108,14 +109,13 @@ class Laboratory:
     def classes(self, trial: Trial) -> Result:
         """Fit, and only then compare with the true labels."""
         ours = trial.row.method == OURS
-        model: Any = None
+        model: Any = self._fit(trial) if ours else self._fit_rival(trial)
+        seconds = model.seconds_
         if ours:
-            model, run = self._fit(trial)
-            seconds, features = model.seconds_ | _longest(run, model.seconds_, SHARED_STAGES), _region_features(run)
+            seconds |= _longest(model.run_.path, seconds, SHARED_STAGES)
+            features = _region_features(model.run_)
         else:
-            model = self._fit_rival(trial)
-            vectors = model.features_.astype(np.float16)
-            seconds, features = model.seconds_, dict(zip(model.images_["image"], vectors, strict=True))
+            features = dict(zip(model.images_["image"], model.features_.astype(np.float16), strict=True))
         predictions = model.images_[["image", "label"]]
         truth = trial.data.labels
         found = evaluate([truth[name] for name in predictions["image"]], predictions["label"].tolist())
@@ -140,31 +140,24 @@ class Laboratory:
         """Seconds an image of each module, as a fitted model takes for new images; rivals are no such model."""
         if trial.row.method != OURS:
             return Result({})
-        predictor = self._fit(trial)[0].predictor(bare=False)
-        extractor, samples, network = predictor.extractor, self._inputs(trial).samples, 0.0
-
-        def timed(call: Callable[..., Any]) -> Callable[..., Any]:
-            def wrapped(*arguments: Any) -> Any:
-                nonlocal network
-                began = time.perf_counter()
-                out = call(*arguments)
-                network += time.perf_counter() - began
-                return out
-
-            return wrapped
-
-        extractor.encoder.encode = timed(extractor.encoder.encode)  # type: ignore[method-assign]
-        predictor.model.recognize = timed(predictor.model.recognize)  # type: ignore[method-assign]
+        predictor, samples = self._fit(trial).predictor(bare=False), self._inputs(trial).samples
+        extractor, recognize = predictor.extractor, predictor.model.recognize
         predictor.classify(extractor(samples[:1]))  # whatever is made on first use is not counted
-        network, cropping, total = 0.0, 0.0, 0.0
+        took = np.zeros(3)
         for start in range(0, len(samples), TIMED):
-            before, began = network, time.perf_counter()
-            found = extractor(samples[start : start + TIMED])
-            cropping += time.perf_counter() - began - (network - before)
+            times = [time.perf_counter()]
+            prepared = list(prefetch(extractor.prepare, enumerate(samples[start : start + TIMED])))
+            times.append(time.perf_counter())
+            found = extractor.encode(prepared)
+            known = recognize(found.parts, found.regions)
+            times.append(time.perf_counter())
+            predictor.model.recognize = lambda *_, known=known: known  # type: ignore[method-assign]
             predictor.classify(found)
-            total += time.perf_counter() - began
-        took = {"binarize-and-crop": cropping, "network": network, "merge": total - cropping - network, "total": total}
-        return Result({name: seconds / len(samples) for name, seconds in took.items()})
+            times.append(time.perf_counter())
+            took += np.diff(times)
+        cropping, network, merge = (took / len(samples)).tolist()
+        metrics = {"binarize-and-crop": cropping, "network": network, "merge": merge}
+        return Result({**metrics, "total": cropping + network + merge})
 
     def combined(self, trial: Trial) -> Result:
         """Share of images of excluded classes, which were not learned from, whose regions fall into several classes."""
@@ -174,7 +167,7 @@ class Laboratory:
         samples = [sample for sample in everything.dataset if sample.label in trial.data.exclude]
         if not samples:
             return Result({"several": None})
-        model, _ = self._fit(trial)
+        model = self._fit(trial)
         held_out = replace(everything, dataset=replace(everything.dataset, samples=samples))
         new = self._inputs(replace(trial, data=held_out), fitted=self._maps_folder(trial))
         model.model_.unknown = None  # which class each region is likest to is asked here, not whether it is like any
@@ -208,11 +201,10 @@ class Laboratory:
         return replace(bare, samples=[s for s in samples if s.id in readable]), scores, seconds["maps"]
 
     def _maps_folder(self, trial: Trial) -> Path:
-        return self._place("maps", trial, self.source_key(trial))
+        return self._place("maps", trial, stable_hash(trial.data.fingerprint, self.source_key(trial)))
 
-    def _place(self, kind: str, trial: Trial, *key: Any) -> Path:
-        hashed = stable_hash(trial.data.fingerprint, *key)
-        return self.work / kind / f"{trial.data.name}-{file_name(trial.source)}-{hashed[:12]}"
+    def _place(self, kind: str, trial: Trial, key: str) -> Path:
+        return self.work / kind / f"{trial.data.name}-{file_name(trial.source)}-{key[:12]}"
 
     def _inputs(self, trial: Trial, fitted: Path | None = None) -> Dataset:
         """Images as the method gets them, with maps or masks if these have a say."""
@@ -220,26 +212,25 @@ class Laboratory:
             return trial.data.images(masks=trial.source == MASKS and trial.uses_source)
         return self.maps(trial, fitted)[0]
 
-    def _fit(self, trial: Trial) -> tuple[AnomalyNCD, Path]:
-        """Through a run folder that all trials share whose frozen features are the same."""
+    def _fit(self, trial: Trial) -> AnomalyNCD:
+        """Through a run folder that all trials share whose regions and frozen features are the same."""
         config = definite(trial.config).model_copy(update={"detect": DetectConfig()})
-        frozen, inputs = _frozen_settings(config), self._inputs(trial)
-        run = self._place(
-            "runs", trial, self.source_key(trial), config.has_normal, config.binarize.model_dump(), frozen
-        )
-        model = AnomalyNCD(progress=self.progress, **config.differences())
+        inputs, model = self._inputs(trial), AnomalyNCD(progress=self.progress, **config.differences())
+        keys = Stages(RunFolder(self.work), config, self.progress)
+        run = self._place("runs", trial, keys.regions_key(inputs))
         if trial.base is None:
             model.fit(inputs, run=run)
         else:
-            kept = self.work / "base" / stable_hash(trial.base.fingerprint, frozen)[:12]
-            _copy_base(kept, run)
+            key = keys.base_key(gather_base(trial.base.base))
+            kept = self.work / "base" / key[:12]
+            _copy_base(kept, run, key)
             model.fit(inputs, base=trial.base.base, run=run)
-            _copy_base(run, kept)
-        return model, run
+            _copy_base(run, kept, key)
+        return model
 
     def _fit_rival(self, trial: Trial) -> Any:
         config = trial.config
-        model = rival(trial.row.method)(
+        model = RIVALS[trial.row.method](
             trial.data.n_classes, random_state=trial.seed, backbone=config.model.backbone,
             backbone_weights=config.model.weights, device=config.device, progress=self.progress, **trial.row.settings,
         )  # fmt: skip
@@ -260,13 +251,6 @@ def file_name(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text)
 
 
-def _frozen_settings(config: Config) -> list[object]:
-    """All settings that the features of a region depend on; of parts above 0, how much they count is not asked."""
-    weights = {"class_token", "patches", "context", "surround"}
-    features = config.features.model_dump(exclude={*weights, "center"})
-    return [config.model.model_dump(mode="json"), config.crop.model_dump(), sorted(config.features.weights()), features]
-
-
 def _longest(run: Path, seconds: Mapping[str, float], stages: Sequence[str]) -> dict[str, float]:
     """Times of stages, kept in the run from the call that did the work: later ones only read what it left."""
     name = "bench.json"
@@ -279,22 +263,18 @@ def _longest(run: Path, seconds: Mapping[str, float], stages: Sequence[str]) -> 
     return out
 
 
-def _copy_base(source: Path, target: Path) -> None:
-    """Copy the regions of a base set to another folder that has none or others."""
-    try:
-        key = str(json.loads((source / STAGES).read_text(encoding="utf-8"))[BASE_STAGE]["key"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # none there, or damaged: computed and kept again
-    with RunFolder(target).writing() as folder:
-        if not folder.is_done(BASE_STAGE, key):
-            folder.start(BASE_STAGE, key, BASE_FOLDER)
-            shutil.copytree(source / BASE_FOLDER, target / BASE_FOLDER, dirs_exist_ok=True)
-            folder.finish(BASE_STAGE, key)
+def _copy_base(source: Path, target: Path, key: str) -> None:
+    """Copy the regions of a base set to another folder, if they are whole here and not there."""
+    if RunFolder(source).is_done(BASE_STAGE, key):
+        with RunFolder(target).writing() as folder:
+            if not folder.is_done(BASE_STAGE, key):
+                folder.start(BASE_STAGE, key, BASE_FOLDER)
+                shutil.copytree(source / BASE_FOLDER, target / BASE_FOLDER, dirs_exist_ok=True)
+                folder.finish(BASE_STAGE, key)
 
 
-def _region_features(path: Path) -> dict[str, npt.NDArray[np.float16]]:
+def _region_features(run: FinishedRun) -> dict[str, npt.NDArray[np.float16]]:
     """Image id → features of its largest region, which is its first."""
-    run = FinishedRun(path)
     if run.model.classifier is None:
         return {}
     features = run.model.classifier.space.transform(run.features).astype(np.float16)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -140,10 +141,8 @@ class Bench:
         for row in experiment.rows:
             wanted = not show and fnmatch(row.name, only)
             base = self._base(experiment.base_of(row), experiment.excluded(row))
-            for dataset in data:
-                for source in experiment.sources_of(row):
-                    for seed in seeds or row.seeds or experiment.seeds:
-                        cells.append(self._cell(experiment, Cell(row, dataset, source, base, seed), wanted))
+            for name, source, seed in product(data, experiment.sources_of(row), seeds or row.seeds or experiment.seeds):
+                cells.append(self._cell(experiment, Cell(row, name, source, base, seed), wanted))
             loaded = self._loaded.get((load_base_set, base, experiment.excluded(row)))
             if loaded is not None:
                 bases[loaded.name] = loaded.fingerprint
@@ -313,9 +312,8 @@ def machine() -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "timm", "numpy", "scikit-learn"))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     cores = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
-    return (
-        f"anomalyncd {__version__}, Python {platform.python_version()}, {versions}; {_processor()}, {cores}, {device}"
-    )
+    python = f"anomalyncd {__version__}, Python {platform.python_version()}"
+    return f"{python}, {versions}; {_processor()}, {cores}, {device}"
 
 
 def _processor() -> str:

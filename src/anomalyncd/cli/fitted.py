@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ..errors import SettingsError
 
 if TYPE_CHECKING:
-    from ..estimator import AnomalyNCD
     from ..progress import Silent
+    from ..run.finished import FinishedRun
     from ..runtime import Runtime
 
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -17,7 +17,7 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 
 def load_fitted(
     run: Path, device: str, precision: str, progress: Silent, *, exported: bool = True
-) -> AnomalyNCD | Runtime:
+) -> FinishedRun | Runtime:
     """A run or, if `exported` ones are taken, an export of one, ready for new images; only what is needed is imported."""
     from ..runtime import is_exported
 
@@ -31,9 +31,8 @@ def load_fitted(
         from ..runtime import Runtime
 
         return Runtime(run, precision="bfloat16" if precision == "bfloat16" else "float32", progress=progress)
-    from ..estimator import AnomalyNCD
+    from ..model.device import choose_device
+    from ..run.finished import FinishedRun
 
-    model = AnomalyNCD.load(run, device=device, progress=progress)
-    if precision != "auto":
-        model.model_.config = model.model_.config.model_copy(update={"precision": precision})
-    return model
+    choose_device(device)
+    return FinishedRun(run, device=device, precision=precision)

@@ -79,8 +79,7 @@ def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, di
     from .fitted import load_fitted
 
     fitted = load_fitted(run, device, precision, Silent())
-    predictor, counts = fitted.predictor(), None
-    if not isinstance(fitted, Runtime):
-        counts = Counter(fitted.labels_.tolist())
+    predictor = fitted.predictor()
+    counts = None if isinstance(fitted, Runtime) else Counter(fitted.images["label"].tolist())
     warm_up(predictor)
     return predictor, counts

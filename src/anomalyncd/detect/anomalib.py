@@ -14,12 +14,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..errors import AnomalyNCDError, DataError, SettingsError, WeightsError
+from ..errors import DataError, SettingsError, WeightsError
 from ..grid import to_map
 from ..model.device import choose_device
 from ..model.registry import REGISTRY
 from ..model.weights import fetch
-from .anomalib_model import OURS, PREFIX, backbones, is_network, model_class, needs_normal, quiet, seeded, whole_image
+from .anomalib_model import OURS, PREFIX, backbones, inside_anomalib, model_class, needs_normal, whole_image
 from .base import AnomalyMap, Detection, Picture
 from .settings import check_least
 from .stored import StoredDetector
@@ -114,22 +114,15 @@ class AnomalibDetector(StoredDetector):
         """The model of anomalib; `blank` leaves its backbone untrained, because all weights are loaded afterwards."""
         settings = {key: value for key, value in self.model_settings.items() if key != "pre_trained"}
         untrained = not self.model_settings.get("pre_trained", True)
-        try:
-            with quiet(), seeded(self.seed), backbones(None if blank or untrained else self._weights_of) as asked:
-                ours = {**dict.fromkeys(OURS, False), "pre_processor": whole_image(self._kind, self.image_size)}
-                module = self._kind(**ours, **settings)
-        except AnomalyNCDError:
-            raise
-        except Exception as error:  # each model, its hub and its packages raise their own
-            if is_network(error):
-                raise WeightsError(
-                    f"{self.name} loads its weights by itself, and they are out of reach ({error}). Load them once where "
-                    f"there is a network, or take a model with a backbone of timm, whose weights may be a local file."
-                ) from error
-            raise SettingsError(
-                f"{self.name} cannot be built with the model_settings {self.model_settings} "
-                f"({type(error).__name__}: {error})."
-            ) from error
+        offline = (
+            f"{self.name} loads its weights by itself, and they are out of reach. Load them once where there is a network, "
+            "or take a model with a backbone of timm, whose weights may be a local file"
+        )
+        refused = f"{self.name} cannot be built with the model_settings {self.model_settings}"
+        weights = None if blank or untrained else self._weights_of
+        with inside_anomalib(self.seed, offline, refused), backbones(weights) as asked:
+            ours = {**dict.fromkeys(OURS, False), "pre_processor": whole_image(self._kind, self.image_size)}
+            module = self._kind(**ours, **settings)
         if not asked and not blank and (untrained or self.weights):
             raise SettingsError(
                 f"{self.name} takes no backbone from timm, so it heeds neither `weights` nor `pre_trained`: leave them out."
@@ -166,14 +159,10 @@ class AnomalibDetector(StoredDetector):
             validation = {"limit_val_batches": 0}
         splits |= {"train_batch_size": self.batch_size, "eval_batch_size": self.batch_size}
         training = {"max_epochs": self.max_epochs, "barebones": True, **place, **validation}
-        try:
-            with quiet(), seeded(self.seed):
-                images = data.Folder(name="normal", root=folder, normal_dir="normal", num_workers=0, **splits)
-                engine.Engine(default_root_dir=folder / "results", **training).fit(module, datamodule=images)
-        except Exception as error:  # whatever a model cannot bear shows here first
-            if is_network(error):
-                raise WeightsError(f"{self.name} loads files when it is trained: out of reach ({error}).") from error
-            raise SettingsError(f"{self.name} could not be trained ({type(error).__name__}: {error}).") from error
+        offline = f"{self.name} loads files when it is trained, and they are out of reach"
+        with inside_anomalib(self.seed, offline, f"{self.name} could not be trained"):
+            images = data.Folder(name="normal", root=folder, normal_dir="normal", num_workers=0, **splits)
+            engine.Engine(default_root_dir=folder / "results", **training).fit(module, datamodule=images)
 
     @torch.inference_mode()
     def _look(self, image: Picture) -> Detection:

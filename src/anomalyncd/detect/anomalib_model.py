@@ -23,7 +23,7 @@ import torch
 from timm.models import vision_transformer
 from torch import Tensor
 
-from ..errors import SettingsError, WeightsError
+from ..errors import AnomalyNCDError, SettingsError, WeightsError
 from ..model.checkpoint import load_state_dict
 
 PREFIX = "anomalib:"
@@ -133,13 +133,24 @@ def _fitting(file: Path, model: torch.nn.Module, name: str) -> dict[str, Tensor]
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Random numbers of the seed inside, and outside as if nothing had happened."""
-    with import_module("lightning.pytorch.utilities.seed").isolate_rng():
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
-        yield
+def inside_anomalib(seed: int, offline: str, refused: str) -> Iterator[None]:
+    """Around code of anomalib: quiet, and with random numbers of the seed, but none of it is left behind.
+
+    Each model, its hub and its packages raise errors of their own; they become ours, which begin with `offline` where a
+    connection failed and with `refused` otherwise.
+    """
+    try:
+        with quiet(), import_module("lightning.pytorch.utilities.seed").isolate_rng():
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            yield
+    except AnomalyNCDError:
+        raise
+    except Exception as error:
+        if is_network(error):
+            raise WeightsError(f"{offline} ({error}).") from error
+        raise SettingsError(f"{refused} ({type(error).__name__}: {error}).") from error
 
 
 @contextmanager

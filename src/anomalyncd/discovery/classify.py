@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
@@ -91,7 +91,7 @@ class Predictor:
         while some := list(islice(prepared, SHARD)):
             yield self.extractor.encode(some)
 
-    def classify(self, found: Extracted, truth: dict[str, str] | None = None) -> Prediction:
+    def classify(self, found: Extracted, truth: Mapping[str, str | None] | None = None) -> Prediction:
         """Classes of what was extracted; truth : id → class by folder, only copied into the table."""
         model = self.model
         probabilities, unknown = model.recognize(found.parts, found.regions)

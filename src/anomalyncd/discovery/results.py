@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..assign.images import image_classes, merge_regions
-from ..assign.outliers import outlier_groups
 from ..labels import NORMAL, UNKNOWN, default_name
 from ..learn.classifier import Parts
 from ..regions.find import Region
@@ -43,7 +42,7 @@ def assign(
     region_probabilities: npt.NDArray[np.float64],
     model: DiscoveryModel,
     unknown: npt.NDArray[np.float64] | None = None,
-    truth: Mapping[str, str] | None = None,
+    truth: Mapping[str, str | None] | None = None,
 ) -> Assignment:
     """Merge region classes into image classes (paper Sec. 3.4).
 
@@ -168,6 +167,8 @@ def _outliers(model: DiscoveryModel, features: Parts, regions: pd.DataFrame) -> 
     """Regions apart from all others, too few for a class or too odd for theirs: the table groups.csv."""
     found: list[list[int]] = []
     if model.classifier is not None and len(regions):
+        from ..assign.outliers import outlier_groups  # with scipy, which an exported run does without
+
         found = outlier_groups(model.classifier.space.transform(features))
     rows = [place for group in found for place in group]
     table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)

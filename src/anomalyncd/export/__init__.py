@@ -9,7 +9,6 @@ from typing import Any
 from ..errors import DataError, SettingsError
 from ..progress import Silent
 from ..run.finished import FinishedRun
-from ..run.tables import to_csv
 from . import fiftyone, labelstudio
 from .coco import coco
 from .csv import image_table, region_table
@@ -73,7 +72,7 @@ def export_run(
     finished = FinishedRun(run)
     results = Results(finished)
     out = out or run / "export" / format
-    check_outside(out, run, results.images)
+    check_outside(out, finished)
 
     needs_file = format in ("labelstudio", "fiftyone", "folders")
     images = [image for image in results.images if image.file is not None or not needs_file]
@@ -93,7 +92,7 @@ def export_run(
     with (progress or Silent()).task("Export", n_steps) as advance, whole_folder(out, format, notes) as folder:
         if format == "csv":
             for name, table in (("images.csv", image_table(finished)), ("regions.csv", region_table(finished))):
-                (folder / name).write_bytes(to_csv(table).encode("utf-8"))
+                table.to_csv(folder / name, index=False, lineterminator="\n", encoding="utf-8")
         elif format == "coco":
             write_json(folder / "annotations.json", coco(results, advance))
         elif format == "labelstudio":

@@ -23,9 +23,8 @@ from ..runtime.engine import open_graph
 from ..runtime.folder import ExportInfo, GridInfo, NetworkInfo
 from ..runtime.network import GraphNetwork
 from . import onnx
-from .openvino import Calibration, convert
+from .openvino import calibration_samples, convert
 from .rounded import fit_unknown_again
-from .source import Results
 from .target import check_outside, whole_folder
 
 COPIED = (MODEL_FILE, CLASS_NAMES, "config.yaml")
@@ -73,11 +72,11 @@ def export_networks(
     progress = progress or Silent()
     out = out or run / "export" / (format + ("-int8" if int8 else ""))
     finished = FinishedRun(run, device="cpu")
-    check_outside(out, run, Results(finished).images)
+    check_outside(out, finished)
     vit = finished.model.vit(progress.say)
     network, writers = _network(finished, vit)
     detector, grid, detector_writers = _detector(finished)
-    quantised = Calibration(finished, calibration).samples(list(writers), vit) if int8 else {}
+    quantised = calibration_samples(finished, list(writers), vit, calibration) if int8 else {}
     writers |= detector_writers
     ending = ".onnx" if format == "onnx" else ".xml"
     notes: dict[str, Any] = {"run": run.resolve().name, "inputs_and_outputs": {}}

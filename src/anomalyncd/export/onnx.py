@@ -48,8 +48,8 @@ class GuidedGraph(PatchGraph):
 
     def forward(self, images: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         with positions(self.position):
-            out = self.vit.trunk(images.permute(0, 3, 1, 2), keep, taps=(self.block,))
-        return self.vit.class_token(out.tokens, keep), out.taps[self.block]
+            tokens, _, patches = self.vit.trunk(images.permute(0, 3, 1, 2), keep, tap=self.block)
+        return self.vit.class_token(tokens, keep), patches
 
 
 class GridGraph(nn.Module):
@@ -85,11 +85,11 @@ def write_guided(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Descr
     """Write the graph `images, keep → class_token, tokens` for square images."""
     n_patches = size // vit.patch_size[0] * (size // vit.patch_size[1])
     images, keep = _noise(2, size, size), torch.arange(2 * n_patches).view(2, -1) % 3 == 0
-    out = vit.trunk(images[:1].permute(0, 3, 1, 2), keep[:1], taps=(block,))
+    tokens, _, patches = vit.trunk(images[:1].permute(0, 3, 1, 2), keep[:1], tap=block)
     free = {"images": {0: BATCH}, "keep": {0: BATCH}}
     inputs, outputs = {"images": images, "keep": keep}, ["class_token", "tokens"]
     found = write_graph(path, GuidedGraph(vit, block, size), inputs, outputs, free)
-    _check(path, {"images": images[:1], "keep": keep[:1]}, [vit.class_token(out.tokens, out.keep), out.taps[block]])
+    _check(path, {"images": images[:1], "keep": keep[:1]}, [vit.class_token(tokens, keep[:1]), patches])
     return found
 
 

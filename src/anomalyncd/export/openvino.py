@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,8 @@ from ..regions.extract import shrink
 from ..run.finished import FinishedRun
 from ..runtime.engine import load_engine
 
-Sample = Mapping[str, npt.NDArray[Any]]
+T = TypeVar("T")
+Sample = Mapping[str, npt.NDArray[Any]]  # input of a graph → its value
 MOST_CROPS, MOST_IMAGES = 128, 32  # to take ranges from, evenly spread
 
 
@@ -47,51 +48,39 @@ def _quantized(model: Any, samples: Sequence[Sample]) -> Any:
         )  # fmt: skip
 
 
-class Calibration:
+def calibration_samples(
+    run: FinishedRun, graphs: Sequence[str], network: TokenNetwork, folder: Path | None = None
+) -> dict[str, list[Sample]]:
     """What the graphs of a run will be given: its stored crops, and its images where they still are.
 
     Parameters
     ----------
+    graphs : `patches`, images → tokens, and `guided`, images and kept patches → tokens; those of them that there are
     folder : of images to take instead of the run's own
     """
-
-    def __init__(self, run: FinishedRun, folder: Path | None = None) -> None:
-        self.run, self.size = run, run.config.model.input_size
-        self.files = [Path(name) for name in run.manifest["file"].dropna()]
-        if folder is not None:
-            if not folder.is_dir():
-                raise DataError(f"{folder}: expected a folder of images (--calibration).")
-            self.files = [folder / name for name, _ in find_images(folder)]
-            if not self.files:
-                raise DataError(
-                    f"{folder}: expected images to take the ranges of int8 from (--calibration), none found."
-                )
-
-    def samples(self, names: Sequence[str], network: TokenNetwork) -> dict[str, list[Sample]]:
-        """Inputs of the graphs `patches`, images → tokens, and `guided`, images and kept patches → tokens."""
-        crops = [(centre(crop[None], self.size), centre(mask[None], self.size)) for crop, mask in self._crops()]
-        found: dict[str, list[Sample]] = {}
-        if "guided" in names:
-            grid = (self.size // network.patch_size[0], self.size // network.patch_size[1])
-            how: Any = {"threshold": network.mask_threshold, "keep_thin": network.keep_thin}
-            found["guided"] = [{"images": crop, "keep": kept_patches(mask, grid, **how)} for crop, mask in crops]
-        if "patches" in names:
-            pictures = [crop for crop, _ in crops] + [shrink(image, self.size)[None] for image in self._images()]
-            found["patches"] = [{"images": picture} for picture in pictures]
-        return found
-
-    def _images(self) -> list[npt.NDArray[np.uint8]]:
-        found = []
-        for file in _spread([file for file in self.files if file.is_file()], MOST_IMAGES):
+    files = [Path(name) for name in run.manifest["file"].dropna()]
+    if folder is not None:
+        if not folder.is_dir():
+            raise DataError(f"{folder}: expected a folder of images (--calibration).")
+        files = [folder / name for name, _ in find_images(folder)]
+        if not files:
+            raise DataError(f"{folder}: expected images to take the ranges of int8 from (--calibration), none found.")
+    size = run.config.model.input_size
+    stored = _spread(np.flatnonzero(run.regions["crop"].notna()).tolist(), MOST_CROPS)
+    pairs = [(crop, mask) for crop, mask in map(run.crop, stored) if crop is not None and mask is not None]
+    crops = [(centre(crop[None], size), centre(mask[None], size)) for crop, mask in pairs]
+    found: dict[str, list[Sample]] = {}
+    if "guided" in graphs:
+        grid = (size // network.patch_size[0], size // network.patch_size[1])
+        how: Any = {"threshold": network.mask_threshold, "keep_thin": network.keep_thin}
+        found["guided"] = [{"images": crop, "keep": kept_patches(mask, grid, **how)} for crop, mask in crops]
+    if "patches" in graphs:
+        found["patches"] = [{"images": crop} for crop, _ in crops]
+        for file in _spread([file for file in files if file.is_file()], MOST_IMAGES):
             with suppress(BadFileError):
-                found.append(read_image(file))
-        return found
-
-    def _crops(self) -> list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]]:
-        stored = np.flatnonzero(self.run.regions["crop"].notna())
-        pairs = [self.run.crop(row) for row in _spread(stored.tolist(), MOST_CROPS)]
-        return [(crop, mask) for crop, mask in pairs if crop is not None and mask is not None]
+                found["patches"].append({"images": shrink(read_image(file), size)[None]})
+    return found
 
 
-def _spread(values: list[Any], most: int) -> list[Any]:
+def _spread(values: list[T], most: int) -> list[T]:
     return values[:: max(1, -(-len(values) // most))]

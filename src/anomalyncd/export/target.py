@@ -12,9 +12,9 @@ from typing import IO, Any
 
 from .. import __version__
 from ..errors import RunError, SettingsError
-from ..run.folder import PARTIAL, RunFolder
+from ..run.finished import FinishedRun
+from ..run.folder import PARTIAL
 from ..runtime.folder import MARKER
-from .source import Image
 
 __all__ = ["MARKER", "check_outside", "whole_folder", "write_json"]
 
@@ -53,23 +53,23 @@ def whole_folder(out: Path, format: str, notes: Mapping[str, Any]) -> Iterator[P
         raise RunError(f"{out}: cannot write the export ({error.strerror or error}). Nothing was changed.") from error
 
 
-def check_outside(out: Path, run: Path, images: list[Image]) -> None:
+def check_outside(out: Path, run: FinishedRun) -> None:
     """An export among the images would be taken for images by the next call that reads their folder.
 
     One that lies in the run must not be led out of it by a link.
     """
-    if Path(os.path.abspath(out)).is_relative_to(os.path.abspath(run)):
-        RunFolder(run).place(os.path.relpath(out, run))
+    if Path(os.path.abspath(out)).is_relative_to(os.path.abspath(run.path)):
+        run.folder.place(os.path.relpath(out, run.path))
     place = out.resolve()
-    if place.is_relative_to(run.resolve()):  # which is outside: `discover` has seen to it
+    if place.is_relative_to(run.path.resolve()):  # which is outside: `discover` has seen to it
         return
     folders: dict[Path, None] = {}
-    for image in images:
-        if image.file is not None:
-            folders[image.file.parent] = None
-            parts = Path(image.name).parts
-            if not Path(image.name).is_absolute() and image.file.parts[-len(parts) :] == parts:
-                folders[image.file.parents[len(parts) - 1]] = None
+    for name in run.images["image"]:
+        if (file := run.file(name)) is not None:
+            folders[file.parent] = None
+            parts = Path(name).parts
+            if not Path(name).is_absolute() and file.parts[-len(parts) :] == parts:
+                folders[file.parents[len(parts) - 1]] = None
     for folder in folders:
         if place.is_relative_to(folder.resolve()):
             raise SettingsError(

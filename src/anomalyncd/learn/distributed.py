@@ -64,9 +64,12 @@ class Team:
         """Rows of all processes: each tensor (share, …) → (count, …), differentiable by the rows of this process."""
         if self.size == 1:
             return list(tensors)
-        flat = [tensor.flatten(1) for tensor in tensors]
-        whole: Tensor = _Gather.apply(torch.cat(flat, dim=1), self)[:count]
-        parts = whole.split([part.shape[1] for part in flat], dim=1)
+        own = torch.cat([tensor.flatten(1) for tensor in tensors], dim=1)
+        shares = [torch.empty_like(own) for _ in range(self.size)]
+        with _collective():
+            dist.all_gather(shares, own.detach())
+        shares[self.rank] = own  # the one that a gradient goes back to
+        parts = torch.cat(shares)[:count].split([tensor[0].numel() for tensor in tensors], dim=1)
         return [part.unflatten(1, tensor.shape[1:]) for part, tensor in zip(parts, tensors, strict=True)]
 
     def sum_gradients(self, net: nn.Module) -> None:
@@ -84,8 +87,8 @@ class Team:
         """Give all processes the parameters of the leader."""
         if self.size == 1:
             return
-        for parameter in net.parameters():
-            with _collective():
+        with _collective():
+            for parameter in net.parameters():
                 dist.broadcast(parameter.data, 0)
 
     def attempt(self, work: Callable[[], T]) -> T:
@@ -103,7 +106,8 @@ class Team:
         rank = int(first_failed)
         if rank == self.size:
             return out
-        said = self._broadcast(b"" if problem is None else _in_words(problem).encode(), rank)
+        words = str(problem) if isinstance(problem, AnomalyNCDError) else f"{type(problem).__name__}: {problem}"
+        said = self._broadcast(words.encode(), rank)
         self.busy = False
         raise problem or RunError(f"process {rank} of {self.size}: {said.decode()}")
 
@@ -159,9 +163,8 @@ class Team:
         length = torch.tensor([len(message)])
         with _collective():
             dist.broadcast(length, source)
-        content = bytearray(message if self.rank == source else int(length))
-        if content:
-            with _collective():
+            content = bytearray(message if self.rank == source else int(length))
+            if content:
                 dist.broadcast(torch.frombuffer(content, dtype=torch.uint8), source)
         return bytes(content)
 
@@ -187,25 +190,6 @@ def join() -> Team:
     return _team
 
 
-class _Gather(torch.autograd.Function):
-    """(n, F) of each process → (size · n, F) of all, in the order of their ranks.
-
-    Backward hands a process the rows of its own and adds nothing up, because every process computes the same loss.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, team: Team) -> Tensor:
-        ctx.rows = slice(team.rank * len(own), (team.rank + 1) * len(own))
-        parts = [torch.empty_like(own) for _ in range(team.size)]
-        with _collective():
-            dist.all_gather(parts, own.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0][ctx.rows], None
-
-
 @contextmanager
 def _collective() -> Iterator[None]:
     try:
@@ -215,7 +199,3 @@ def _collective() -> Iterator[None]:
             "another process of this run has ended, or cannot be reached. What was finished "
             "is kept: call the same command again to go on."
         ) from error
-
-
-def _in_words(error: Exception) -> str:
-    return str(error) if isinstance(error, AnomalyNCDError) else f"{type(error).__name__}: {error}"

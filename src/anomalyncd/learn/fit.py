@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +13,14 @@ import torch
 
 from ..config import Config, LearnConfig
 from ..model.backbone import MaskGuidedViT
-from .bank import BankViews, CropReader, Crops, FreshViews, VectorViews, Views, fill_bank, open_bank
+from .bank import CropReader, Crops, Views, fill_bank
 from .classifier import Classifier, Parts
 from .cluster import centres, check_enough, kmeans, semi_supervised_kmeans
 from .distributed import ALONE, Team
 from .features import FeatureSpace
 from .losses import Temperatures
 from .network import RegionNet, last_part
-from .trainer import Targets, train
+from .trainer import train
 
 BANK = "bank.partial"  # a run sweeps such names away, so a killed one leaves nothing behind
 
@@ -63,8 +62,8 @@ def fit_classifier(
     *,
     workspace: Path,
     normal: int | None = None,
-    on_view: Callable[[int], None] | None = None,
-    on_epoch: Callable[[dict[str, float]], None] | None = None,
+    on_view: Callable[[int], None] = lambda index: None,
+    on_epoch: Callable[[dict[str, float]], None] = lambda row: None,
     team: Team = ALONE,
 ) -> Classifier:
     """Discover `n_classes` classes among the novel regions.
@@ -107,30 +106,29 @@ def fit_classifier(
     if learn.start == "clusters" and team.leads:  # the others are given the leader's network
         _start_from_clusters(net, space, novel, base, config.random_state, normal)
 
-    views: Views
-    if not learn.train_last_block:
-        assert vectors is not None
-        views = VectorViews(vectors, device, team)
-    else:
-        crops = Crops(partial(_read_crop, sets), len(labels), config.model.input_size)
-        if is_banked(learn, device):
-            fill_bank(
-                workspace / BANK, vit, crops, n_views=learn.bank_views, batch_size=config.batch_size,
-                seed=config.random_state, on_region=on_view, team=team,
-            )  # fmt: skip
-            views = BankViews(*open_bank(workspace / BANK), device, vectors, team)
-        else:
-            views = FreshViews(vit, crops, vectors, team)
-    targets = Targets(labels, scores, n_base, None if normal is None else n_base + normal)
-    result = train(net, views, targets, learn, seed=config.random_state, on_epoch=on_epoch)
+    def read(index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+        return novel.crops(index) if index < len(novel) else sets[1].crops(index - len(novel))
+
+    crops = Crops(read, len(labels), config.model.input_size)
+    views = Views(device, vectors, fresh=(vit, crops) if learn.train_last_block else None, team=team)
+    if is_banked(learn, device):
+        bank = fill_bank(
+            workspace / BANK, vit, crops, n_views=learn.bank_views, batch_size=config.batch_size,
+            seed=config.random_state, on_region=on_view, team=team,
+        )  # fmt: skip
+        views = Views(device, vectors, bank=bank, team=team)
+    history, best_head = train(
+        net, views, labels, scores, learn, seed=config.random_state, n_base=n_base,
+        normal=None if normal is None else n_base + normal, on_epoch=on_epoch,
+    )  # fmt: skip
     if team.leads:
         shutil.rmtree(workspace / BANK, ignore_errors=True)
-    weight = net.heads.weight[result.best_head].detach().cpu().numpy()
+    weight = net.heads.weight[best_head].detach().cpu().numpy()
     last_block = {}
     if learn.train_last_block:
         last_block = {name: value.cpu().numpy().copy() for name, value in net.last.state_dict().items()}
         net.last.requires_grad_(False)
-    return Classifier(space, weight, n_base, Temperatures.student, last_block, result.history)
+    return Classifier(space, weight, n_base, Temperatures.student, last_block, history)
 
 
 def is_banked(learn: LearnConfig, device: torch.device) -> bool:
@@ -160,21 +158,10 @@ def _start_from_clusters(
         else:
             labels = kmeans(features, n_classes, own_seed)
             found = centres(features, labels, n_classes)
-            if normal is not None:  # most likely false alarms
-                weakest = _weakest(labels, novel.scores, n_classes)
+            if normal is not None:  # the cluster of the lowest mean score: most likely false alarms
+                members = [novel.scores[labels == k] for k in range(n_classes)]
+                weakest = int(np.argmin([scores.mean() if len(scores) else np.inf for scores in members]))
                 found[[normal, weakest]] = found[[weakest, normal]]
         directions = net.heads.directions[head].detach()
         start = torch.from_numpy(np.concatenate([known, found])).to(directions.device)  # (B + K, D)
         net.heads.start_from(head, torch.where(start.any(dim=1, keepdim=True), start, directions))
-
-
-def _weakest(labels: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], n_clusters: int) -> int:
-    """The cluster with the lowest mean score."""
-    means = [scores[labels == k].mean() if (labels == k).any() else np.inf for k in range(n_clusters)]
-    return int(np.argmin(means))
-
-
-def _read_crop(sets: Sequence[RegionSet], index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """One crop and its mask, numbered over the sets one after the other."""
-    first = len(sets[0])
-    return sets[0].crops(index) if index < first else sets[1].crops(index - first)

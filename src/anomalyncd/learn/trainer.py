@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,57 +20,37 @@ MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-5
 
 
-@dataclass(frozen=True)
-class Targets:
-    """What is known of R regions before training.
-
-    labels : (R,) base class of labelled regions, −1 for the others
-    scores : (R,) float32 crop scores in 0 … 1
-    n_base : number of base classes, which are the first outputs
-    normal : output of the normal class, or None
-    """
-
-    labels: npt.NDArray[np.int64]
-    scores: npt.NDArray[np.float32]
-    n_base: int = 0
-    normal: int | None = None
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What training leaves besides the weights.
-
-    history : one row an epoch: epoch, loss and its terms
-    best_head : the head with the smallest distillation loss in the last epoch
-    """
-
-    history: list[dict[str, float]]
-    best_head: int
-
-
 def train(
     net: RegionNet,
     views: Views,
-    targets: Targets,
+    labels: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.float32],
     config: LearnConfig,
     *,
     seed: int,
-    on_epoch: Callable[[dict[str, float]], None] | None = None,
+    n_base: int = 0,
+    normal: int | None = None,
+    on_epoch: Callable[[dict[str, float]], None] = lambda row: None,
     teacher: Callable[[int], float] = teacher_temperature,
-) -> Trained:
+) -> tuple[list[dict[str, float]], int]:
     """Minimise the objective over `config.epochs`.
 
     Where `views` belong to several processes, all of them call this with the same arguments.
 
     Parameters
     ----------
-    views : source of two views of each of R regions
-    targets : of the same R regions
+    views : of R regions
+    labels : (R,) base class of labelled regions, −1 for the others; scores : (R,) float32 crop scores in 0 … 1
+    n_base : number of base classes, which are the first outputs; normal : output of the normal class, or None
     on_epoch : called with each row of the history
     teacher : epoch → τ_t
+
+    Returns
+    -------
+    One row an epoch: epoch, loss and its terms; and the head with the smallest distillation loss in the last epoch
     """
     device = next(net.parameters()).device
-    labels, scores = (torch.from_numpy(values).to(device) for values in (targets.labels, targets.scores))  # (R,) each
+    goals, levels = (torch.from_numpy(values).to(device) for values in (labels, scores))  # (R,) each
     optimiser = torch.optim.SGD(parameter_groups(net), lr=config.learning_rate, momentum=MOMENTUM)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
         optimiser, T_max=max(config.epochs, 1), eta_min=config.learning_rate * FINAL_LEARNING_RATE
@@ -84,11 +63,11 @@ def train(
         # One generator an epoch: an epoch's draws do not depend on how the ones before it were reached.
         rng = np.random.default_rng([seed, epoch])
         step = partial(
-            objective, n_base=targets.n_base, normal=targets.normal, temperatures=Temperatures(teacher=teacher(epoch)),
+            objective, n_base=n_base, normal=normal, temperatures=Temperatures(teacher=teacher(epoch)),
             supervised_weight=config.supervised_weight, entropy_weight=config.entropy_weight,
             contrastive_weight=config.contrastive_weight, correction_threshold=config.correction_threshold,
         )  # fmt: skip
-        order = sample_epoch(targets.labels, rng)
+        order = sample_epoch(labels, rng)
         totals: dict[str, float] = {}
         head_loss = torch.zeros(net.heads.directions.shape[0], device=device)  # (M,)
         n_seen = 0
@@ -96,7 +75,7 @@ def train(
             indices = order[start : start + config.batch_size]
             if len(indices) < 2 and len(order) > 1:
                 continue  # a contrast needs company
-            parts, per_head = step(*_outputs(net, views, indices, rng), labels[indices], scores[indices])
+            parts, per_head = step(*_outputs(net, views, indices, rng), goals[indices], levels[indices])
             optimiser.zero_grad(set_to_none=True)
             parts.total.backward()
             views.team.sum_gradients(net)
@@ -109,10 +88,9 @@ def train(
         best_head = int(head_loss.argmin())
         means = {"loss" if name == "total" else name: round(total / n_seen, 6) for name, total in totals.items()}
         history.append({"epoch": epoch, **means})
-        if on_epoch:
-            on_epoch(history[-1])
+        on_epoch(history[-1])
     net.eval()
-    return Trained(history, best_head)
+    return history, best_head
 
 
 def _outputs(

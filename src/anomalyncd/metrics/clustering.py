@@ -16,23 +16,25 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ..errors import DataError
+from ..labels import NORMAL, UNKNOWN
 
-NORMAL = 0
-UNKNOWN = -1
 NORMAL_NAMES = ("good", "normal", "ok")
 
 Labels = Iterable[Any]
-Codes = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """All that `evaluate` finds out.
 
-    `f1` is micro-F1 after Hungarian matching, that is clustering accuracy. `n_classes` counts the distinct
-    predicted labels, normal included, unknown not. `matching` maps predicted labels to true ones.
-    `confusion` is (len(true_names), len(pred_names)) int64. `normal_precision` is None where no image was
-    predicted normal, `normal_recall` where none is.
+    nmi : normalised mutual information, 2 I(true; pred) / (H(true) + H(pred)), in [0, 1]
+    ari : adjusted Rand index, agreement over pairs of images: 0 by chance, 1 if perfect, in [-0.5, 1]
+    f1 : share of images whose label is matched to their true class: clustering accuracy, and with one label an image
+        also micro-F1, the paper's F1
+    n_classes : distinct predicted labels, normal included, unknown not
+    matching : predicted label → true one
+    confusion : (len(true_names), len(pred_names)) int64, images by true class and predicted label, both sorted
+    normal_precision, normal_recall : of "normal", predicted label 0; None where no image was predicted normal, or none is
     """
 
     nmi: float
@@ -53,143 +55,24 @@ class Evaluation:
         return {name: getattr(self, name) for name in ("nmi", "ari", "f1", "n_images", "n_classes", "n_true_classes")}
 
 
-def nmi(true: Labels, pred: Labels) -> float:
-    """Normalised mutual information, 2 I(true; pred) / (H(true) + H(pred)), in [0, 1].
-
-    Examples
-    --------
-    >>> nmi(["crack", "crack", "hole", "hole"], [2, 2, 1, 1])
-    1.0
-    """
-    true_codes, _, pred_codes, _ = _encode_pair(true, pred)
-    return min(1.0, float(normalized_mutual_info_score(true_codes, pred_codes)))  # rounding may pass 1
-
-
-def ari(true: Labels, pred: Labels) -> float:
-    """Adjusted Rand index: agreement over pairs of images, 0 by chance, 1 if perfect, in [-0.5, 1].
-
-    Examples
-    --------
-    >>> ari(["crack", "crack", "hole", "hole"], [1, 2, 1, 2])
-    -0.5
-    """
-    true_codes, _, pred_codes, _ = _encode_pair(true, pred)
-    return float(adjusted_rand_score(true_codes, pred_codes))
-
-
-def confusion(true: Labels, pred: Labels) -> tuple[NDArray[np.int64], list[Hashable], list[Hashable]]:
-    """Count images by true class (rows) and predicted label (columns).
-
-    Returns
-    -------
-    The matrix (T, P) int64, the T true names and the P predicted labels, both sorted.
-
-    Examples
-    --------
-    >>> matrix, true_names, pred_names = confusion(["crack", "hole", "hole"], [1, 2, 1])
-    >>> matrix.tolist(), true_names, pred_names
-    ([[1, 0], [1, 1]], ['crack', 'hole'], [1, 2])
-    """
-    true_codes, true_names, pred_codes, pred_names = _encode_pair(true, pred)
-    matrix = np.zeros((len(true_names), len(pred_names)), dtype=np.int64)
-    np.add.at(matrix, (true_codes, pred_codes), 1)
-    return matrix, true_names, pred_names
-
-
-def hungarian_match(true: Labels, pred: Labels) -> dict[Hashable, Hashable]:
-    """Pair predicted labels with true classes one to one, so that the most images agree.
-
-    Unknown (-1) is never paired, nor are a label and a class that share no image; so labels may be missing.
-
-    Examples
-    --------
-    >>> hungarian_match(["crack", "crack", "hole", "hole"], [1, 1, 2, -1])
-    {1: 'crack', 2: 'hole'}
-    """
-    matrix, true_names, pred_names = confusion(true, pred)
-    known = np.flatnonzero([label != UNKNOWN for label in pred_names])
-    columns, rows = linear_sum_assignment(matrix[:, known].T, maximize=True)
-    return {
-        pred_names[known[column]]: true_names[row]
-        for column, row in zip(columns, rows, strict=True)
-        if matrix[row, known[column]] > 0
-    }
-
-
-def f1(true: Labels, pred: Labels) -> float:
-    """Share of images whose label is matched to their true class by `hungarian_match`, in [0, 1].
-
-    This is clustering accuracy, and with one label an image also micro-F1: the paper's F1.
-
-    Examples
-    --------
-    >>> f1(["crack", "crack", "hole", "hole"], [1, 1, 2, -1])
-    0.75
-    """
-    matrix, true_names, pred_names = confusion(true, pred)
-    matching = hungarian_match(true, pred)
-    hits = sum(int(matrix[true_names.index(name), pred_names.index(label)]) for label, name in matching.items())
-    return hits / int(matrix.sum())
-
-
-def normal_precision_recall(
-    true: Labels, pred: Labels, normal_names: Hashable | Iterable[Hashable] = NORMAL_NAMES
-) -> tuple[float | None, float | None]:
-    """Precision and recall of "normal": predicted label 0 against the true names given (one name or several).
-
-    Precision is None where no image was predicted normal, recall is None where no image is normal.
-
-    Examples
-    --------
-    >>> normal_precision_recall(["good", "good", "crack"], [0, 1, 1])
-    (1.0, 0.5)
-    """
-    true_codes, true_names, pred_codes, pred_names = _encode_pair(true, pred)
-    one_name = isinstance(normal_names, str) or not isinstance(normal_names, Iterable)
-    names = {normal_names} if one_name else set(normal_names)  # type: ignore[arg-type]
-    is_normal = np.array([name in names for name in true_names])[true_codes]
-    found_normal = np.array([label == NORMAL for label in pred_names])[pred_codes]
-    hits = int((is_normal & found_normal).sum())
-    n_normal, n_found = int(is_normal.sum()), int(found_normal.sum())
-    return (hits / n_found if n_found else None), (hits / n_normal if n_normal else None)
-
-
 def evaluate(true: Labels, pred: Labels, *, normal_names: Hashable | Iterable[Hashable] = NORMAL_NAMES) -> Evaluation:
-    """Compare predicted labels with true ones: every figure of this module at once.
+    """Compare predicted labels with true ones: every figure at once.
+
+    Predicted labels are paired with true classes one to one, so that the most images agree. Unknown (-1) is never
+    paired, nor are a label and a class that share no image; so labels may be missing in the matching.
 
     Parameters
     ----------
     true : N true labels
     pred : N predicted labels: 0 is normal, -1 is unknown
-    normal_names : true labels that mean normal; used for normal precision and recall only
+    normal_names : true label or labels that mean normal; used for normal precision and recall only
 
     Examples
     --------
-    >>> evaluation = evaluate(["good", "crack", "crack", "hole"], [0, 1, 1, -1])
-    >>> evaluation.f1, evaluation.n_classes, evaluation.matching
-    (0.75, 2, {0: 'good', 1: 'crack'})
+    >>> found = evaluate(["good", "crack", "crack", "hole"], [0, 1, 1, -1])
+    >>> found.nmi, found.f1, found.n_classes, found.matching
+    (1.0, 0.75, 2, {0: 'good', 1: 'crack'})
     """
-    true, pred = list(true), list(pred)
-    matrix, true_names, pred_names = confusion(true, pred)
-    normal_precision, normal_recall = normal_precision_recall(true, pred, normal_names)
-    return Evaluation(
-        nmi=nmi(true, pred),
-        ari=ari(true, pred),
-        f1=f1(true, pred),
-        n_images=len(true),
-        n_classes=sum(label != UNKNOWN for label in pred_names),
-        n_true_classes=len(true_names),
-        matching=hungarian_match(true, pred),
-        confusion=matrix,
-        true_names=true_names,
-        pred_names=pred_names,
-        normal_precision=normal_precision,
-        normal_recall=normal_recall,
-    )
-
-
-def _encode_pair(true: Labels, pred: Labels) -> tuple[Codes, list[Hashable], Codes, list[Hashable]]:
-    """Labels as positions in their sorted distinct values."""
     true_codes, true_names = _encode(true, "true")
     pred_codes, pred_names = _encode(pred, "predicted")
     if len(true_codes) != len(pred_codes):
@@ -199,10 +82,36 @@ def _encode_pair(true: Labels, pred: Labels) -> tuple[Codes, list[Hashable], Cod
         )
     if len(true_codes) == 0:
         raise DataError("There is no label to evaluate: expected at least one image with a true label.")
-    return true_codes, true_names, pred_codes, pred_names
+    confusion = np.zeros((len(true_names), len(pred_names)), dtype=np.int64)
+    np.add.at(confusion, (true_codes, pred_codes), 1)
+
+    known = np.flatnonzero([label != UNKNOWN for label in pred_names])
+    columns, rows = linear_sum_assignment(confusion[:, known].T, maximize=True)
+    pairs = [(row, column) for row, column in zip(rows, known[columns], strict=True) if confusion[row, column] > 0]
+
+    one_name = isinstance(normal_names, str) or not isinstance(normal_names, Iterable)
+    names = {normal_names} if one_name else set(normal_names)  # type: ignore[arg-type]
+    is_normal = np.array([name in names for name in true_names])
+    found_normal = np.array([label == NORMAL for label in pred_names])
+    n_both, n_normal = int(confusion[is_normal][:, found_normal].sum()), int(confusion[is_normal].sum())
+    n_found = int(confusion[:, found_normal].sum())
+    return Evaluation(
+        nmi=min(1.0, float(normalized_mutual_info_score(true_codes, pred_codes))),  # rounding may pass 1
+        ari=float(adjusted_rand_score(true_codes, pred_codes)),
+        f1=sum(int(confusion[pair]) for pair in pairs) / len(true_codes),
+        n_images=len(true_codes),
+        n_classes=len(known),
+        n_true_classes=len(true_names),
+        matching={pred_names[column]: true_names[row] for row, column in pairs},
+        confusion=confusion,
+        true_names=true_names,
+        pred_names=pred_names,
+        normal_precision=n_both / n_found if n_found else None,
+        normal_recall=n_both / n_normal if n_normal else None,
+    )
 
 
-def _encode(labels: Labels, role: str) -> tuple[Codes, list[Hashable]]:
+def _encode(labels: Labels, role: str) -> tuple[NDArray[np.intp], list[Hashable]]:
     values = [value.item() if isinstance(value, np.generic) else value for value in labels]
     for position, value in enumerate(values):
         if not isinstance(value, Hashable):

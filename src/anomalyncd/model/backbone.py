@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +23,6 @@ from .device import autocast
 FIRST_GUIDED_BLOCK = 3
 
 
-@dataclass
-class TrunkOutput:
-    """What the frozen part of the network says about a batch of crops.
-
-    tokens : (B, N, C) tokens that enter the last block
-    keep : (B, P) bool, patches inside the mask
-    taps : block number → (B, P, C) patch tokens after that block
-    """
-
-    tokens: Tensor
-    keep: Tensor
-    taps: dict[int, Tensor] = field(default_factory=dict)
-
-
 class MaskGuidedViT(nn.Module):
     """A timm vision transformer whose blocks from `first_guided` on see the defect mask.
 
@@ -46,7 +31,7 @@ class MaskGuidedViT(nn.Module):
     vit : a timm ViT with a class token
     guidance : which tokens the mask restricts (paper Table 4); `class` is the paper's choice
     guided_blocks : L_m, how many of the last blocks are guided; None starts at block 3 as the paper does
-    mask_threshold, keep_thin : see `grid.kept_patches`
+    keep_thin : see `grid.kept_patches`
     precision : of `patches` and `guided`, see `autocast`; training is always in float32
 
     Examples
@@ -56,24 +41,25 @@ class MaskGuidedViT(nn.Module):
     torch.Size([2, 48])
     """
 
+    mask_threshold = 0.5  # share of a patch that the mask must cover, see `grid.kept_patches`
+
     def __init__(
         self,
         vit: Any,
         *,
         guidance: Guidance = "class",
         guided_blocks: int | None = None,
-        mask_threshold: float = 0.5,
         keep_thin: bool = True,
         precision: str = "float32",
     ) -> None:
         super().__init__()
-        self.precision = precision
         if getattr(vit, "cls_token", None) is None or not hasattr(vit, "blocks"):
             raise SettingsError(
                 f"The backbone must be a vision transformer with a class token, but got {type(vit).__name__}."
             )
         self.vit: Any = vit
         self.guidance: Guidance = guidance
+        self.keep_thin, self.precision = keep_thin, precision
         self.n_blocks = len(vit.blocks)
         if guided_blocks is not None and not 0 <= guided_blocks <= self.n_blocks:
             raise SettingsError(
@@ -81,12 +67,9 @@ class MaskGuidedViT(nn.Module):
             )
         by_default = min(FIRST_GUIDED_BLOCK, self.n_blocks - 1)
         self.first_guided = by_default if guided_blocks is None else self.n_blocks - guided_blocks
-        self.mask_threshold = mask_threshold
-        self.keep_thin = keep_thin
         self.width: int = vit.embed_dim
         self.n_prefix: int = vit.num_prefix_tokens
-        patch = vit.patch_embed.patch_size
-        self.patch_size: tuple[int, int] = (patch[0], patch[1])
+        self.patch_size: tuple[int, int] = tuple(vit.patch_embed.patch_size)
         config = resolve_model_data_config(vit)
         self.mean: Tensor
         self.std: Tensor
@@ -106,31 +89,34 @@ class MaskGuidedViT(nn.Module):
         """Additive attention mask (B, 1, N, N) of one block, None where the block is not guided."""
         return None if block < self.first_guided else guidance_mask(keep, self.n_prefix, self.guidance)
 
-    def trunk(self, images: Tensor, masks: Tensor, *, taps: Collection[int] = ()) -> TrunkOutput:
+    def trunk(self, images: Tensor, masks: Tensor, *, tap: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """All blocks but the last.
 
         Parameters
         ----------
         images : (B, 3, H, W) uint8 or float 0 … 1; H and W multiples of the patch size
         masks : (B, H, W) float or bool; or the patches inside them, (B, P) bool
-        taps : blocks (counted from 0) after which patch tokens are wanted
+        tap : block, counted from 0, after which patch tokens are wanted; None for the last but one
+
+        Returns
+        -------
+        tokens that enter the last block (B, N, C), patches inside the mask (B, P) bool, patch tokens after `tap` (B, P, C)
         """
         keep = self.pool(masks) if masks.ndim == 3 else masks
         guided = guidance_mask(keep, self.n_prefix, self.guidance)
+        tap = self.n_blocks - 2 if tap is None else tap
         x = self._embed(images)
-        tapped: dict[int, Tensor] = {}
         for index, block in enumerate(self.vit.blocks[:-1]):
             x = block(x, attn_mask=guided if index >= self.first_guided else None)
-            if index in taps:
-                tapped[index] = x[:, self.n_prefix :]
-        return TrunkOutput(x, keep, tapped)
+            if index == tap:
+                patches = x[:, self.n_prefix :]
+        return x, keep, patches
 
     @torch.inference_mode()
     def patches(self, images: npt.NDArray[np.uint8], block: int) -> npt.NDArray[np.float32]:
         """As `patch_tokens`, with arrays: (B, H, W, 3) → (B, P, C)."""
-        device = self.mean.device
-        with autocast(device, self.precision):
-            tokens = self.patch_tokens(image_tensor(images, device), block)
+        with autocast(self.mean.device, self.precision):
+            tokens = self.patch_tokens(image_tensor(images, self.mean.device), block)
         return tokens.float().cpu().numpy()
 
     @torch.inference_mode()
@@ -140,9 +126,9 @@ class MaskGuidedViT(nn.Module):
         """Class token (B, C) and patch tokens after `block` (B, P, C) of images (B, H, W, 3) with masks (B, H, W)."""
         device = self.mean.device
         with autocast(device, self.precision):
-            out = self.trunk(image_tensor(images, device), mask_tensor(masks, device), taps=(block,))
-            token = self.class_token(out.tokens, out.keep)
-        return token.float().cpu().numpy(), out.taps[block].float().cpu().numpy()
+            tokens, keep, patches = self.trunk(image_tensor(images, device), mask_tensor(masks, device), tap=block)
+            token = self.class_token(tokens, keep)
+        return token.float().cpu().numpy(), patches.float().cpu().numpy()
 
     def patch_tokens(self, images: Tensor, block: int) -> Tensor:
         """Patch tokens after `block`, counted from 0, without any guidance: (B, 3, H, W) → (B, P, C)."""
@@ -176,8 +162,8 @@ class MaskGuidedViT(nn.Module):
 
     def forward(self, images: Tensor, masks: Tensor) -> Tensor:
         """(B, 3, H, W) images and (B, H, W) masks → class token (B, C)."""
-        out = self.trunk(images, masks)
-        return self.class_token(out.tokens, out.keep)
+        tokens, keep, _ = self.trunk(images, masks)
+        return self.class_token(tokens, keep)
 
 
 def image_tensor(images: npt.NDArray[np.uint8], device: torch.device) -> Tensor:

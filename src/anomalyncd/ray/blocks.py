@@ -22,11 +22,10 @@ from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
 from ..run.stages import fingerprint
 from ..run.store import SHARD
 
-KINDS = ("regions", "images")  # tables of a part, in the order in which they are written: the last one seals it
+SEALS = "seals"  # folder of what says that a part is whole, and what it was made from
+ENDINGS = {"regions": ".parquet", "images": ".parquet", SEALS: ".json"}  # folder → files, in the order of writing
 LARGEST = 16 * SHARD  # images of a block; whole shards, so that the network sees the same batches as in one process
 ROWS = 65536  # at least so many are put into the final table at once
-SEAL = b"anomalyncd"
-BLANK = b"sha256 of the file with this in its place".ljust(64, b".")
 _TEXT = frozenset({"image", "class_name", "classes", "true_label"})
 _FRACTIONS = frozenset({"area", "score", "probability", "unknown"})
 
@@ -36,26 +35,28 @@ class Block:
     """Images that are next to each other in the list.
 
     start : place of the first one
-    truth : class by folder or table of each, or None where no image of the whole list has one
+    labelled : whether any image of the whole list has a label
     """
 
     start: int
     items: Sequence[Sample]
-    truth: list[str | None] | None = None
+    labelled: bool = False
 
     @property
     def name(self) -> str:
         return f"{self.start:09d}-{self.start + len(self.items) - 1:09d}"
 
     def to_json(self) -> str:
-        rows = [[item.id, *map(_place, (item.image, item.map, item.mask))] for item in self.items]
-        return json.dumps({"start": self.start, "items": rows, "truth": self.truth})
+        rows = [[item.id, item.label, *map(_place, (item.image, item.map, item.mask))] for item in self.items]
+        return json.dumps([self.start, rows, self.labelled])
 
     @classmethod
     def from_json(cls, text: str) -> Block:
-        stored = json.loads(text)
-        items = [Sample(name, *map(_source, places)) for name, *places in stored["items"]]
-        return cls(stored["start"], items, stored["truth"])
+        start, rows, labelled = json.loads(text)
+        items = [
+            Sample(name, _source(image), _source(map_), _source(mask), label) for name, label, image, map_, mask in rows
+        ]
+        return cls(start, items, labelled)
 
     def key(self, job: str) -> str:
         """What the part is made from: the job, and names, sizes and times of the files."""
@@ -63,7 +64,7 @@ class Block:
             replace(item, image=_absolute(item.image), map=_absolute(item.map), mask=_absolute(item.mask))
             for item in self.items
         ]
-        return stable_hash(job, self.truth, fingerprint(here))
+        return stable_hash(job, self.labelled, [item.label for item in here], fingerprint(here))
 
 
 def split(inputs: Dataset) -> list[Block]:
@@ -76,11 +77,8 @@ def split(inputs: Dataset) -> list[Block]:
     ['000000000-000000015', '000000016-000000031', '000000032-000000039']
     """
     size = min(LARGEST, SHARD * (1 + len(inputs) // (64 * SHARD)))
-    blocks, has_truth = [], bool(inputs.truth)
-    for start in range(0, len(inputs), size):
-        items = inputs.samples[start : start + size]
-        blocks.append(Block(start, items, [item.label for item in items] if has_truth else None))
-    return blocks
+    labelled = any(sample.label is not None for sample in inputs)
+    return [Block(start, inputs[start : start + size], labelled) for start in range(0, len(inputs), size)]
 
 
 def job_key(run: Path, *settings: Any) -> str:
@@ -95,13 +93,10 @@ def pack(key: str, images: pd.DataFrame, regions: pd.DataFrame, odd: Sequence[Im
 
     odd : records of images with an error or a note, where `index` is the place in the block
     """
-    second = _to_parquet(regions, {})
-    seal = {
-        "key": key, "odd": [asdict(record) for record in odd], "fine": len(images) > 0,
-        "regions": sha256(second), "images": BLANK.decode(),
-    }  # fmt: skip
-    first = _to_parquet(images, {SEAL: json.dumps(seal).encode()})
-    return {"images": first.replace(BLANK, sha256(first).encode()), "regions": second}
+    tables = {"images": _to_parquet(images), "regions": _to_parquet(regions)}
+    seal = {"key": key, "odd": [asdict(record) for record in odd], "fine": len(images) > 0}
+    sums = {kind: sha256(content) for kind, content in tables.items()}
+    return {**tables, SEALS: json.dumps({**seal, "sha256": sums}).encode()}
 
 
 class Parts:
@@ -119,10 +114,10 @@ class Parts:
 
     def sweep(self) -> None:
         """Remove what belongs to another list of images."""
-        wanted = {f"{block.name}.parquet" for block in self.blocks}
-        for kind in KINDS:
+        wanted = {block.name for block in self.blocks}
+        for kind in ENDINGS:
             for path in self.folder.place(kind).glob("*"):
-                if path.name not in wanted:
+                if path.stem not in wanted:
                     path.unlink()
 
     def missing(self) -> list[Block]:
@@ -131,14 +126,14 @@ class Parts:
 
     def write(self, block: Block, files: dict[str, bytes]) -> None:
         """Store a part."""
-        for kind in KINDS:
-            self.folder.write(f"{kind}/{block.name}.parquet", files[kind])
+        for kind, ending in ENDINGS.items():
+            self.folder.write(f"{kind}/{block.name}{ending}", files[kind])
 
     def odd(self) -> Iterator[ImageRecord]:
         """Records of images with an error or a note; and one of a fine image where there is any."""
         fine = False
         for block in self.blocks:
-            seal = self._seal(block) or {}
+            seal = self._seal(block)
             for record in self._odd(block, seal):
                 yield replace(record, index=block.start + record.index)
             if seal.get("fine") and not fine:
@@ -159,31 +154,18 @@ class Parts:
 
     def _is_done(self, block: Block) -> bool:
         seal = self._seal(block)
-        if seal is None or seal.get("key") != block.key(self.job) or not self._is_whole(block, seal):
+        try:
+            sums = {kind: sha256(self._path(kind, block)) for kind in ("images", "regions")}
+        except OSError:
+            return False
+        if seal.get("key") != block.key(self.job) or seal.get("sha256") != sums:
             return False
         return not any(record.error and is_readable(block.items[record.index]) for record in self._odd(block, seal))
 
-    def _is_whole(self, block: Block, seal: dict[str, Any]) -> bool:
-        """Whether both files are, byte by byte, what was written."""
-        digest = str(seal.get("images"))
-        try:
-            content = self._path("images", block).read_bytes().replace(digest.encode(), BLANK)
-            found = [sha256(content), sha256(self._path("regions", block))]
-        except OSError:
-            return False
-        return found == [digest, seal.get("regions")]
-
-    def _seal(self, block: Block) -> dict[str, Any] | None:
-        """What the part was made from; None where it is missing or cannot be opened."""
-        from pyarrow import ArrowException, parquet
-
-        try:
-            parquet.read_metadata(self._path("regions", block))
-            stored = parquet.read_metadata(self._path("images", block)).metadata
-            seal: dict[str, Any] = json.loads(stored[SEAL])
-            return seal
-        except (OSError, ValueError, KeyError, TypeError, ArrowException):
-            return None
+    def _seal(self, block: Block) -> dict[str, Any]:
+        """What the part was made from; empty where it is missing or damaged."""
+        seal = self.folder.read_json(f"{SEALS}/{block.name}{ENDINGS[SEALS]}")
+        return seal if isinstance(seal, dict) else {}
 
     def _odd(self, block: Block, seal: dict[str, Any]) -> list[ImageRecord]:
         """Records whose messages name files as the user did, not as the worker had to."""
@@ -195,18 +177,17 @@ class Parts:
         return records
 
     def _path(self, kind: str, block: Block) -> Path:
-        return self.folder.place(f"{kind}/{block.name}.parquet")
+        return self.folder.place(f"{kind}/{block.name}{ENDINGS[kind]}")
 
 
-def _to_parquet(table: pd.DataFrame, metadata: dict[bytes, bytes]) -> bytes:
+def _to_parquet(table: pd.DataFrame) -> bytes:
     """With types that do not depend on the rows: a part without regions must fit those with some."""
     import pyarrow as pa
     from pyarrow import parquet
 
     schema = pa.schema([(name, _type(name)) for name in table.columns])
-    arrow = pa.Table.from_pandas(table, schema=schema, preserve_index=False)
     buffer = BytesIO()
-    parquet.write_table(arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **metadata}), buffer)
+    parquet.write_table(pa.Table.from_pandas(table, schema=schema, preserve_index=False), buffer)
     return buffer.getvalue()
 
 

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..data.dataset import Dataset
 from ..discovery.classify import Predictor, joined
-from ..discovery.model import DiscoveryModel
 from ..errors import AnomalyNCDError, RunError, SettingsError
 from ..progress import Silent
 from ..regions.records import report_files
-from ..run.detector import read_detector
+from ..run.finished import FinishedRun
 from ..run.folder import RunFolder
 from ..run.writer import TableWriter, check_table
-from .blocks import Block, Parts, job_key, pack, split
+from .blocks import ENDINGS, Block, Parts, job_key, pack, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,8 +83,7 @@ def predict_with_ray(
     if whole:
         check_table(out)
     progress = progress or Silent()
-    model = DiscoveryModel.read(run)
-    model.check_maps(inputs)
+    FinishedRun(run).model.check_maps(inputs)
     bare = inputs.is_bare
     place = out.with_name(f"{out.name}.parts") if whole else out
     inputs.check_outside(place)
@@ -143,24 +141,20 @@ class BlockWorker:
 
         torch.set_num_threads(1)  # one CPU each, or the workers of a machine would fight for them
         cv2.setNumThreads(1)
-        model = DiscoveryModel.read(self.run, device=self.device)
-        if self.precision != "auto":
-            model.config = model.config.model_copy(update={"precision": self.precision})
-        detector = read_detector(self.run, model.config) if self.bare else None
-        return Predictor(model, model.extractor(), detector)
+        return FinishedRun(self.run, device=self.device, precision=self.precision).predictor(bare=self.bare)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """(1 row: `block`) → (1 row: `start`, `error`, and the files of the part, `images` and `regions`)."""
+        """(1 row: `block`) → (1 row: `start`, `error`, and the files of the part)."""
         import pyarrow as pa
 
         block = Block.from_json(batch["block"][0].as_py())
-        row: dict[str, Any] = {"start": block.start, "error": "", "images": b"", "regions": b""}
+        row: dict[str, Any] = {"start": block.start, "error": "", **dict.fromkeys(ENDINGS, b"")}
         try:
             self.check_attempts(block)
             row |= self.classed(block)
         except (AnomalyNCDError, OSError) as error:
             row["error"] = str(error)
-        types = {"start": pa.int64(), "error": pa.string(), "images": pa.large_binary(), "regions": pa.large_binary()}
+        types = {"start": pa.int64(), "error": pa.string(), **dict.fromkeys(ENDINGS, pa.large_binary())}
         return pa.table({name: pa.array([row[name]], kind) for name, kind in types.items()})
 
     def check_attempts(self, block: Block) -> None:
@@ -180,15 +174,12 @@ class BlockWorker:
         """The files of a block's part."""
         key = block.key(self.job)  # before the files are read: one that changes later is seen by the next call
         found, odd = [], []
+        truth = {item.id: item.label for item in block.items} if block.labelled else None
         for some in self.predictor.extract(block.items):
             odd += [record for record in some.images if record.error or record.note]
-            found.append(self.predictor.classify(some))
+            found.append(self.predictor.classify(some, truth))
         result = joined(found)
-        images = result.images
-        if block.truth is not None:
-            truth = dict(zip((item.id for item in block.items), block.truth, strict=True))
-            images["true_label"] = [truth[name] for name in images["image"]]
-        return pack(key, images, result.regions, odd)
+        return pack(key, result.images, result.regions, odd)
 
 
 @contextmanager
@@ -280,7 +271,7 @@ def _classed(
             for row in done.iter_rows():
                 if row["error"]:
                     raise RunError(row["error"])
-                yield by_start[row["start"]], {"images": row["images"], "regions": row["regions"]}
+                yield by_start[row["start"]], {kind: row[kind] for kind in ENDINGS}
         except ray.exceptions.RayError as error:
             raise RunError(f"a worker of Ray failed ({str(error).strip().splitlines()[-1]}).") from error
 

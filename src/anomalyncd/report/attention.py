@@ -76,13 +76,13 @@ def class_attention(vit: MaskGuidedViT, images: Tensor, masks: Tensor, guidance:
         raise RunError(f"the attention of {type(attention).__name__} cannot be drawn")
     own, vit.guidance = vit.guidance, guidance
     try:
-        out = vit.trunk(images, masks)
-        hidden = vit.attention_mask(out.keep, vit.n_blocks - 1)
+        tokens, keep, _ = vit.trunk(images, masks)
+        hidden = vit.attention_mask(keep, vit.n_blocks - 1)
     finally:
         vit.guidance = own
-    batch, count, width = out.tokens.shape
+    batch, count, width = tokens.shape
     heads = attention.num_heads
-    qkv = attention.qkv(block.norm1(out.tokens)).reshape(batch, count, 3, heads, width // heads)
+    qkv = attention.qkv(block.norm1(tokens)).reshape(batch, count, 3, heads, width // heads)
     query, key = (attention.q_norm(qkv[:, :1, 0].transpose(1, 2)), attention.k_norm(qkv[:, :, 1].transpose(1, 2)))
     scores = query @ key.transpose(-2, -1) * attention.scale  # (B, heads, 1, N)
     scores = scores if hidden is None else scores + hidden[:, :, :1]

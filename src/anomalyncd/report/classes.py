@@ -51,9 +51,8 @@ def draw_class_sheets(run: FinishedRun) -> list[Path]:
     removed.
     """
     source, written = ReportSource(run), []
-    for old in list(
-        run.folder.place(PICTURES).glob("class_*.png")
-    ):  # of classes that may be no more, or have another name
+    # Pages of earlier classes, which may be no more or have another name.
+    for old in list(run.folder.place(PICTURES).glob("class_*.png")):
         old.unlink(missing_ok=True)
     for label in sorted(run.images["label"].unique().tolist()):
         # Images without a region are all surely normal; the higher its map, the more doubtful is one of them.

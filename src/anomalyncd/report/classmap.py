@@ -23,20 +23,10 @@ PLAIN = 5  # t-SNE needs more regions than this
 
 
 @dataclass(frozen=True)
-class Point:
-    """A region on the map; its thumbnail has the same place in the sprite as the point has among the points."""
-
-    x: float
-    y: float
-    look: Look
-    title: str
-
-
-@dataclass(frozen=True)
 class ClassMap:
-    """Points in the order of their classes, and their thumbnails in one picture of columns × rows tiles."""
+    """Points (x, y, class, title) in the order of their classes, and their thumbnails in one picture, in that order."""
 
-    points: list[Point]
+    points: list[tuple[float, float, Look, str]]
     looks: list[Look]
     sprite: str | None
     columns: int
@@ -56,7 +46,7 @@ def make_class_map(source: ReportSource) -> ClassMap | None:
     for row in sorted(place, key=lambda row: (order[int(labels[row])], *place[row])):
         region, look = source.regions.iloc[row], source.look(int(labels[row]))
         title = f"{look.name}, {region['probability']:.2f}: {region['image']}, region {region['region']}"
-        points.append(Point(round(place[row][0], 1), round(place[row][1], 1), look, title))
+        points.append((round(place[row][0], 1), round(place[row][1], 1), look, title))
         crop, _ = source.run.crop(row)
         grey = np.full((TILE, TILE, 3), 128, np.uint8)
         tiles.append(grey if crop is None else centred(fitted(crop, TILE), TILE))

@@ -59,12 +59,11 @@ def _render(source: ReportSource, **parts: Any) -> str:
     environment.undefined = jinja2.StrictUndefined
     script, style = (loader.get_source(environment, name)[0] for name in ("report.js", "report.css"))
     environment.filters["percent"] = lambda share: f"{100 * share:.0f} %"
-    shared = {"charts": charts, "lists": lists, "matrix": matrix}
-    limits = {"most_columns": MOST_COLUMNS, "most_skipped": MOST_SKIPPED}
+    environment.globals |= {"charts": charts, "lists": lists, "matrix": matrix}
     return environment.get_template("report.html.j2").render(
         **parts,
-        **shared,
-        **limits,
+        most_columns=MOST_COLUMNS,
+        most_skipped=MOST_SKIPPED,
         source=source,
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
@@ -89,8 +88,8 @@ def matrix(found: Evaluation, source: ReportSource) -> tuple[list[Look], dict[st
     columns = [source.look(int(str(label))) for label in found.pred_names]
     rows = {}
     for name, counts in zip(found.true_names, found.confusion.tolist(), strict=True):
-        matched = (found.matching.get(label) == name for label in found.pred_names)
         shares = (count / max(1, sum(counts)) for count in counts)
+        matched = (found.matching.get(label) == name for label in found.pred_names)
         rows[str(name)] = list(zip(counts, shares, matched, strict=True))
     return columns, rows
 

@@ -75,9 +75,8 @@ def unknown(source: ReportSource) -> ImageList:
 def _listed(
     source: ReportSource, rows: pd.DataFrame, words: Callable[[Row], list[str]], *, heat: bool = True, most: int = 0
 ) -> ImageList:
-    shots = []
-    for row in rows.head(most or MOST).to_dict("records"):
-        shots.append(source.whole(str(row["image"]), filter(None, words(row)), heat=heat, side=SIDE))
+    shown = rows.head(most or MOST).to_dict("records")
+    shots = [source.whole(str(row["image"]), filter(None, words(row)), heat=heat, side=SIDE) for row in shown]
     return ImageList(shots, len(rows))
 
 

@@ -44,28 +44,21 @@ def overlay(
     """
     painted = image.copy()
     if anomaly_map is not None:
-        share, colours = heat(anomaly_map, image.shape[:2], low=low, high=high)
-        alpha = STRONGEST * np.nan_to_num(share)[..., None] ** 0.75  # faint values stay faint, but not unseen
-        painted = np.rint(image * (1 - alpha) + colours * alpha).astype(np.uint8)
+        share = heat(anomaly_map, image.shape[:2], low=low, high=high)
+        alpha = STRONGEST * share[..., None] ** 0.75  # faint values stay faint, but not unseen
+        painted = np.rint(image * (1 - alpha) + colours(share) * alpha).astype(np.uint8)
     if mask is not None:
         _draw_outline(painted, resized_mask(mask, image.shape[:2]))
     return painted
 
 
-def heat(
-    anomaly_map: NDArray[np.floating], size: tuple[int, int], *, low: float, high: float
-) -> tuple[NDArray[np.float32], Picture]:
-    """A map at another size, on 0 … 1, and in colours.
-
-    Returns
-    -------
-    (H, W) float32 from 0 at `low` to 1 at `high`, NaN where the map is not finite; and (H, W, 3) uint8 RGB, which means
-    nothing there
+def heat(anomaly_map: NDArray[np.floating], size: tuple[int, int], *, low: float, high: float) -> NDArray[np.float32]:
+    """A map at another size (H, W), float32 from 0 at `low` to 1 at `high`; 0 where it is not finite.
 
     Examples
     --------
-    >>> heat(np.array([[1.0, 3.0, np.nan]]), (1, 3), low=1, high=3)[0]
-    array([[ 0.,  1., nan]], dtype=float32)
+    >>> heat(np.array([[1.0, 3.0, np.nan]]), (1, 3), low=1, high=3)
+    array([[0., 1., 0.]], dtype=float32)
     """
     values = np.asarray(anomaly_map, np.float64)
     holes = ~np.isfinite(values)
@@ -74,13 +67,17 @@ def heat(
         with np.errstate(over="ignore"):  # a range of nearly nothing: what lies above it is 1 all the same
             scaled[~holes] = np.clip((values[~holes] - low) / (high - low), 0, 1)
     height, width = size
-    shrinks = height * width < values.size
-    method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    method = cv2.INTER_AREA if height * width < values.size else cv2.INTER_LINEAR
     share = cv2.resize(scaled, (width, height), interpolation=method).astype(np.float32, copy=False)
-    colours: Picture = _COLOURS[np.rint(share * 255).astype(np.uint8)]
-    if holes.any():
-        share[cv2.resize(holes.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST) > 0] = np.nan
-    return share, colours
+    if holes.any():  # nothing of their neighbours runs into them
+        share[cv2.resize(holes.astype(np.uint8), (width, height), interpolation=cv2.INTER_NEAREST) > 0] = 0
+    return share
+
+
+def colours(share: NDArray[np.floating]) -> Picture:
+    """Values 0 … 1 (H, W) in the colours of a map (H, W, 3) uint8 RGB."""
+    painted: Picture = _COLOURS[np.rint(share * 255).astype(np.uint8)]
+    return painted
 
 
 def resized_mask(mask: Mask, size: tuple[int, int]) -> Mask:

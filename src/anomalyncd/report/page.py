@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from .canvas import BACKGROUND, FAINT, INK, RULE, Mask, Picture, centred, fitted, font, message_tile, shorten
-from .overlay import OUTLINE, OUTLINE_EDGE, heat, overlay
+from .overlay import OUTLINE, OUTLINE_EDGE, colours, overlay
 
 SIDE = 224
 MARGIN = 32
@@ -116,7 +116,7 @@ def _draw_legend(page: Image.Image, draw: ImageDraw.ImageDraw, scale: Scale) -> 
         x -= 30 + round(letters.getlength(after))
         draw.text((x, y), after, INK, letters, anchor="lm")
         x -= 8 + 160
-        ramp = heat(np.linspace(0, 1, 160)[None], (16, 160), low=0, high=1)[1]
+        ramp = colours(np.tile(np.linspace(0, 1, 160), (16, 1)))
         page.paste(Image.fromarray(ramp), (x, y - 8))
         before = "score  0"
         x -= 8 + round(letters.getlength(before))

@@ -14,7 +14,6 @@ from filelock import FileLock, Timeout
 from ..checksums import stable_hash
 from ..errors import AnomalyNCDError, RunError
 from ..labels import NORMAL
-from ..run.folder import RunFolder
 from .action_log import LOG_FILE, ActionLog, Body, Row, unreadable
 from .corrected import CORRECTIONS, ConflictError, CorrectedClasses
 from .schema import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
@@ -46,9 +45,10 @@ class Session:
         self.applying: Row | None = None
         self.applied: Row | None = None
         self.classes = CorrectedClasses(UncorrectedClasses(run))
+        place = self.classes.before.run.folder.place
         with ExitStack() as opened:
-            opened.callback(_lock_review(run).release)
-            self.log = ActionLog(RunFolder(run).place(LOG_FILE))
+            opened.callback(_lock_review(run, place(REVIEW_LOCK)).release)
+            self.log = ActionLog(place(LOG_FILE))
             opened.callback(self.log.close)
             try:
                 self._begin()
@@ -271,9 +271,9 @@ def _was_applied(row: Row, labels: Mapping[Key, int], names: Mapping[int, str]) 
     return bool(named) and all(names.get(int(label)) == name for label, name in named.items())
 
 
-def _lock_review(run: Path) -> FileLock:
+def _lock_review(run: Path, file: Path) -> FileLock:
     """The lock of a run's review, taken."""
-    owner = FileLock(RunFolder(run).place(REVIEW_LOCK), timeout=0, thread_local=False)  # closed by another thread
+    owner = FileLock(file, timeout=0, thread_local=False)  # closed by another thread
     try:
         owner.acquire()
     except Timeout:

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..checksums import stable_hash
-from ..errors import RunError
 from ..labels import NORMAL, default_name
 from ..run.finished import FinishedRun
 
 Key = tuple[str, int]  # image, region: what a correction is stored by
-COLUMNS = ("image", "region", "label", "class_name", "probability", "score", "crop")
 
 
 class UncorrectedClasses:
@@ -43,8 +41,6 @@ class UncorrectedClasses:
         self._signature = run.signature  # before the tables: if they change meanwhile, they are read again
         self.learned, self.fixed = run.learned, frozenset(run.corrections)
         self.regions = regions = run.regions
-        if missing := [column for column in COLUMNS if column not in regions]:
-            raise RunError(f"{path}: expected regions.csv of a run, but it has no column {missing[0]}.")
         self.keys: list[Key] = list(zip(regions["image"].tolist(), regions["region"].tolist(), strict=True))
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.labels = regions["label"].to_numpy(np.int64)

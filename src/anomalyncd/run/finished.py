@@ -58,7 +58,7 @@ class FinishedRun:
     path : folder of the run; may be a link to it
     given : the images as they were given to the run, their maps if these came from outside, and true masks if there are any.
         An image that is not among them is looked for where it was when the run was made.
-    device : for the model and the detector
+    device : for the model and the detector; precision : of their networks, auto as the run has it
 
     Examples
     --------
@@ -68,8 +68,10 @@ class FinishedRun:
 `anomalyncd discover`.
     """
 
-    def __init__(self, path: str | Path, *, given: Iterable[Sample] = (), device: str = "auto") -> None:
-        self.path, self.device = Path(path), device
+    def __init__(
+        self, path: str | Path, *, given: Iterable[Sample] = (), device: str = "auto", precision: str = "auto"
+    ) -> None:
+        self.path, self.device, self.precision = Path(path), device, precision
         self.folder = RunFolder(self.path)
         self._given = {sample.id: sample for sample in given}
         self.folder.recover()
@@ -82,7 +84,10 @@ class FinishedRun:
     @cached_property
     def model(self) -> DiscoveryModel:
         """What the run has learned, with the names that people gave."""
-        return DiscoveryModel.read(self.path, device=self.device)
+        model = DiscoveryModel.read(self.path, device=self.device)
+        if self.precision != "auto":
+            model.config = model.config.model_copy(update={"precision": self.precision})
+        return model
 
     @cached_property
     def config(self) -> Config:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +18,7 @@ from ..errors import RunError, SettingsError
 Array = npt.NDArray[Any]
 ENGINES = ("onnxruntime", "openvino")
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
-
-
-class Graph(Protocol):
-    """Named arrays in, arrays out; threads may share it."""
-
-    def __call__(self, inputs: Mapping[str, Array]) -> list[Array]:
-        """The graph's outputs, in its order."""
-        ...
+Graph = Callable[[Mapping[str, Array]], list[Array]]  # named arrays → its outputs, in its order; threads may share it
 
 
 def open_graph(path: Path, engine: str, *, precision: str = "float32", threads: int | None = None) -> Graph:
@@ -41,7 +34,7 @@ def open_graph(path: Path, engine: str, *, precision: str = "float32", threads: 
     check_engine(engine, precision, threads)
     module = load_engine(engine)
     try:
-        return (OnnxGraph if engine == "onnxruntime" else OpenVinoGraph)(module, path, precision, threads)
+        return (_onnx_graph if engine == "onnxruntime" else _openvino_graph)(module, path, precision, threads)
     except Exception as error:  # each engine has its own types, and all mean the same to the user
         reason = str(error).strip().splitlines()[0]
         raise RunError(f"{path}: {engine} {module.__version__} cannot load this graph ({reason}).") from error
@@ -59,36 +52,30 @@ def check_engine(engine: str, precision: str, threads: int | None) -> None:
         raise SettingsError(f"threads must be at least 1, but got {threads}.")
 
 
-class OnnxGraph:
-    """A graph in onnxruntime."""
-
-    def __init__(self, module: Any, path: Path, precision: str, threads: int | None) -> None:
-        options = module.SessionOptions()
-        options.log_severity_level = 3  # errors only
-        options.intra_op_num_threads = threads or _allowed_cores()
-        self._session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-    def __call__(self, inputs: Mapping[str, Array]) -> list[Array]:
-        found: list[Array] = self._session.run(None, dict(inputs))
-        return found
+def _onnx_graph(module: Any, path: Path, precision: str, threads: int | None) -> Graph:
+    options = module.SessionOptions()
+    options.log_severity_level = 3  # errors only
+    options.intra_op_num_threads = threads or _allowed_cores()
+    session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return lambda inputs: list(session.run(None, dict(inputs)))
 
 
-class OpenVinoGraph:
-    """A graph in OpenVINO, which reads ONNX too."""
+def _openvino_graph(module: Any, path: Path, precision: str, threads: int | None) -> Graph:
+    """OpenVINO reads its own graphs, and ONNX too."""
+    core = module.Core()
+    # Left alone it takes bfloat16 where the processor has it, and the results are others there.
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": PRECISIONS[precision], "PERFORMANCE_HINT": "LATENCY"}
+    if threads is not None:
+        settings["INFERENCE_NUM_THREADS"] = threads
+    compiled = core.compile_model(core.read_model(path), "CPU", settings)
+    lock = threading.Lock()  # one request, which computes on all threads
 
-    def __init__(self, module: Any, path: Path, precision: str, threads: int | None) -> None:
-        core = module.Core()
-        # Left alone it takes bfloat16 where the processor has it, and the results are others there.
-        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": PRECISIONS[precision], "PERFORMANCE_HINT": "LATENCY"}
-        if threads is not None:
-            settings["INFERENCE_NUM_THREADS"] = threads
-        self._compiled = core.compile_model(core.read_model(path), "CPU", settings)
-        self._lock = threading.Lock()  # one request, which computes on all threads
-
-    def __call__(self, inputs: Mapping[str, Array]) -> list[Array]:
-        with self._lock:
-            found = self._compiled({name: np.ascontiguousarray(value) for name, value in inputs.items()})
+    def run(inputs: Mapping[str, Array]) -> list[Array]:
+        with lock:
+            found = compiled({name: np.ascontiguousarray(value) for name, value in inputs.items()})
             return [np.array(value) for value in found.values()]
+
+    return run
 
 
 def _allowed_cores() -> int:

@@ -23,11 +23,10 @@ from ...data.dataset import Sample
 from ...data.images import read_image
 from ...errors import SettingsError
 from ...labels import UNKNOWN
-from ...learn.bank import Crops, Indices, draw_two, fill_bank, run_trunk
-from ...learn.distributed import ALONE
+from ...learn.bank import Crops, Indices, Views, draw_two, fill_bank, run_trunk
 from ...learn.losses import teacher_temperature
 from ...learn.network import RegionNet, ViewBatch
-from ...learn.trainer import Targets, train
+from ...learn.trainer import train
 from ...learn.views import centre
 from .base import Features, Inputs, Rival, image_key
 from .cache import Cache
@@ -105,11 +104,10 @@ class TrainedRival(Rival):
             banks = [self._bank(inputs.cache, samples, config.bank_views) for samples in sets]
         with self._timed("learning"), self.progress.task("Learning", config.epochs) as advance:
             views = WholeViews([np.load(bank / "tokens.npy", mmap_mode="r") for bank in banks], device)
-            trained = train(
-                net, views, Targets(labels, np.ones(len(labels), np.float32), n_base), config,
-                seed=self.random_state, on_epoch=lambda row: advance(1, f"loss {row['loss']:.4f}"), teacher=teacher,
+            self.history_, _ = train(
+                net, views, labels, np.ones(len(labels), np.float32), config, seed=self.random_state, n_base=n_base,
+                on_epoch=lambda row: advance(1, f"loss {row['loss']:.4f}"), teacher=teacher,
             )  # fmt: skip
-        self.history_ = trained.history
         if self.history_ and not self.history_[-1]["loss"] < self.history_[0]["loss"]:
             self.progress.warn(f"{self.name}: the loss did not fall. Try another learning_rate or more epochs.")
         found = [class_features(net, np.load(bank / "centre.npy", mmap_mode="r"), device) for bank in banks]
@@ -146,18 +144,17 @@ class TrainedRival(Rival):
         return cache("views", [image_key(samples), self._network_key, view, n_views], fill)
 
 
-class WholeViews:
-    """Two of the V views of each image; as `BankViews`, but of several banks one after the other, and without a mask.
+class WholeViews(Views):
+    """Two of the V views of each image, of several banks one after the other, and without a mask.
 
     Parameters
     ----------
     banks : (R_k, V, N, C) float16 each, usually memory maps
     """
 
-    team = ALONE
-
     def __init__(self, banks: Sequence[npt.NDArray[np.float16]], device: torch.device) -> None:
-        self.banks, self.device = banks, device
+        super().__init__(device)
+        self.banks = banks
         self.starts = np.cumsum([0, *(len(bank) for bank in banks)])
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:

@@ -1,4 +1,4 @@
-"""An exported run says what the run says."""
+"""An exported run says what the run says (detectors.py, network.py, runtime.py)."""
 
 from __future__ import annotations
 

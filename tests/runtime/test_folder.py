@@ -1,4 +1,4 @@
-"""The exported folder: checked when it is opened, and opened without torch."""
+"""The exported folder: checked when it is opened, and opened without torch (folder.py, engine.py)."""
 
 from __future__ import annotations
 

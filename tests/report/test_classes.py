@@ -1,4 +1,4 @@
-"""Pages of classes: which images, in which order, and what happens when files are gone."""
+"""Covers classes.py and page.py: which images, in which order, and what happens when files are gone."""
 
 from __future__ import annotations
 
