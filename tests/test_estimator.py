@@ -9,9 +9,11 @@ import cv2
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 import anomalyncd
-from anomalyncd import AnomalyNCD, MEBin
+from anomalyncd import AnomalyNCD, AnomalyNCDError, MEBin
 from anomalyncd.demo import iter_line
 from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.run import store
@@ -337,7 +339,7 @@ def test_loading_what_is_no_run(tmp_path: Path, fitted: AnomalyNCD) -> None:
     [
         ("model.safetensors", b"x" * 100, r"model\.safetensors: damaged, .*`discover`"),
         ("model.safetensors", b"", r"model\.safetensors: damaged"),
-        ("model.safetensors", None, r"expected a finished run with images\.csv"),
+        ("model.safetensors", None, r"expected a finished run with model\.safetensors"),
         ("images.csv", None, r"expected a finished run with images\.csv"),
         ("images.csv", b"image,label\na,1\n", r"images\.csv: .* has no column class_name"),
         ("regions.csv", None, r"regions\.csv"),
@@ -442,3 +444,58 @@ def test_a_defect_without_a_stable_region_is_cut_out_where_its_score_tells_it(no
     model.save(tmp_path / "run")
     restored = AnomalyNCD.load(tmp_path / "run")
     assert restored.predict(images[:3], maps=maps[:3]).labels.tolist() == model.labels_[:3].tolist()
+
+
+def test_it_follows_scikit_learn(line: Line, fitted: AnomalyNCD) -> None:
+    model = AnomalyNCD(4, random_state=3, learn={"epochs": 2}, features={"views": 1})
+    assert model.get_params(deep=False) == model.get_params(deep=False)
+    assert model.get_params()["learn__epochs"] == 2 and model.get_params()["n_classes"] == 4
+    copy = clone(model)
+    assert copy is not model and copy.get_params() == model.get_params()
+    copy.set_params(n_classes=3, learn__epochs=5, merge={"how": "average"})
+    assert (copy.n_classes, copy.settings["learn"], copy.settings["merge"]) == (3, {"epochs": 5}, {"how": "average"})
+    assert model.settings["learn"] == {"epochs": 2}
+    assert (
+        " ".join(repr(model).split())
+        == "AnomalyNCD(features={'views': 1}, learn={'epochs': 2}, n_classes=4, random_state=3)"
+    )
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        model.predict(line.images, maps=line.maps)
+    with pytest.raises(AnomalyNCDError, match="not fitted yet"):
+        model.save("run")
+    labels = AnomalyNCD(3, **TINY).fit_predict(line.images, masks=line.masks)
+    assert labels.shape == (len(line.images),)
+
+
+def test_a_misspelt_setting_is_told_at_fit_with_the_nearest_name(line: Line) -> None:
+    for wrong, near in (({"lern": {"epochs": 3}}, "learn"), ({"learn": {"epoch": 3}}, "learn.epochs")):
+        with pytest.raises(SettingsError, match=f"did you mean {near}"):
+            AnomalyNCD(3, **wrong).fit(line.images, masks=line.masks)
+
+
+def test_a_loaded_model_says_in_what_it_differs_from_its_preset(fitted: AnomalyNCD, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "run")
+    loaded = AnomalyNCD.load(tmp_path / "run")
+    assert loaded._config() == fitted.model_.config.model_copy(update={"device": "auto"})
+    assert "epochs" in repr(loaded) and "learning_rate" not in repr(loaded)
+
+
+def test_the_detector_is_chosen_by_what_is_given(line: Line) -> None:
+    small = {**TINY, "detect": {"settings": {"size": 64, "map_size": 64}}}
+    assert AnomalyNCD(3, **small).fit(line.images).model_.config.detect.name == "musc"
+    normal = line.images[:2]
+    bank = {**TINY, "detect": {"settings": {"size": 64, "map_size": 64, "bank_size": 50}}}
+    assert AnomalyNCD(3, **bank).fit(line.images, normal=normal).model_.config.detect.name == "patchcore"
+    given = (
+        AnomalyNCD(
+            3,
+            **small,
+        )
+        .set_params(detect={"name": "musc"})
+        .fit(line.images, maps=line.maps)
+    )
+    assert given.model_.config.detect.name is None
+
+
+def test_only_public_names_are_shown() -> None:
+    assert sorted(dir(anomalyncd)) == sorted([*anomalyncd.__all__, "__version__"])

@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     from .estimator import AnomalyNCD
     from .metrics import evaluate
 
-# Loaded on first use: `anomalyncd --help` and the data readers need no torch.
-_HOMES = {
-    "AnomalyNCD": "estimator", "AnomalyNCDError": "errors", "MEBin": "binarize", "Otsu": "binarize",
-    "Prediction": "discovery.classify", "evaluate": "metrics", "from_anomalib": "detect", "load_base": "data",
-    "load_dataset": "data",
-}  # fmt: skip
 __all__ = [
     "AnomalyNCD", "AnomalyNCDError", "MEBin", "Otsu", "Prediction", "evaluate", "from_anomalib", "load_base", "load_dataset",
 ]  # fmt: skip
+# Loaded on first use: `anomalyncd --help` and the data readers need no torch.
+_HOMES = {
+    "AnomalyNCD": "estimator", "AnomalyNCDError": "errors", "MEBin": "binarize", "Otsu": "binarize", "evaluate": "metrics",
+    "Prediction": "discovery.classify", "from_anomalib": "detect", "load_base": "data", "load_dataset": "data",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -261,7 +261,7 @@ def _in_words(problem: Mapping[str, Any]) -> str:
     if name in REMOVED:
         return f"there is no setting {name} any more: it is always {REMOVED[name]}."
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, setting_names(), n=1)
+        near = difflib.get_close_matches(name, [*setting_names(), *Config.model_fields], n=1)
         return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else ".")
     message = problem["msg"].removeprefix("Value error, ")
     return f"{name}: {message}, but got {reprlib.repr(problem['input'])}." if name else f"{message}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,18 +168,13 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self, images: Sources | Dataset, *, maps: Sources | None = None, masks: Sources | None = None
     ) -> Prediction:
         """Classes of images that need not have been there when the model was fitted; arguments as in `fit`."""
-        dataset = self.gather(images, maps, masks)
+        dataset = self._fitted.gather(images, maps, masks)
         return self.predictor(bare=dataset.is_bare)(dataset, self.progress)
 
-    def gather(
-        self,
-        images: Sources | Dataset,
-        maps: Sources | None = None,
-        masks: Sources | None = None,
-        exclude: Collection[str] = (),
-    ) -> Dataset:
-        """New images as this run needs them: with maps or masks, or bare where its own detector makes maps."""
-        return self._fitted.gather(images, maps, masks, exclude)
+    @property
+    def detector_name(self) -> str | None:
+        """Of the detector that is stored with the run; None where maps or masks were given."""
+        return self._fitted.detector_name
 
     def predictor(self, *, bare: bool = True) -> Predictor:
         """For callers that take the results of images a few at a time; bare : images come without maps and masks."""
@@ -190,7 +185,8 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
         Arguments as in `predict`. Afterwards `labels_` and all else are those of the old and the new images.
         """
-        dataset, run = self.gather(images, maps, masks), self._fitted
+        run = self._fitted
+        dataset = run.gather(images, maps, masks)
         dataset.check_outside(run.path)
         with logging_to(run.folder.place(LOG), self.progress or Silent(), "AnomalyNCD.update") as progress:
             found = update_run(run.path, dataset, progress, device=self.device)

@@ -1,4 +1,7 @@
-"""MEBin against the obvious way: threshold, erode and label at every threshold."""
+"""MEBin against the obvious way: threshold, erode and label at every threshold.
+
+Covers base, prepare, sweep, jit.
+"""
 
 from __future__ import annotations
 

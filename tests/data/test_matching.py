@@ -1,4 +1,7 @@
-"""Maps and masks that were made elsewhere (`companions.py`): in trees of one or many products, in flat folders."""
+"""Maps that were made elsewhere: in trees of one or many products, in flat folders, with other names.
+
+Covers companions and layouts.
+"""
 
 from __future__ import annotations
 

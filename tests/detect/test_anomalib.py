@@ -1,4 +1,7 @@
-"""Models of anomalib as detectors, and its predictions as input (anomalib.py, anomalib_model.py)."""
+"""Models of anomalib as detectors, and its predictions as input (anomalib.py, anomalib_model.py).
+
+Covers anomalib_model.
+"""
 
 import json
 import random

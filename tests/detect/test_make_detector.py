@@ -1,4 +1,7 @@
-"""Detectors by name, built in or of one's own (__init__.py, base.py)."""
+"""Detectors by name, built in or of one's own (__init__.py, base.py).
+
+Covers base, stored.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""A run that was stopped anywhere ends as if it had not been, and a changed setting redoes what depends on it only."""
+"""A run that was stopped anywhere ends as if it had not been, and a changed setting redoes what depends on it only.
+
+Covers model; torchrun with tests/learn/test_distributed.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Images without maps: the detector in the run, and again for new images."""
+"""Images without maps: the detector in the run, and again for new images.
+
+Covers detect, with tests/cli/test_detect.py.
+"""
 
 from __future__ import annotations
 

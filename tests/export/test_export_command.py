@@ -1,4 +1,7 @@
-"""`anomalyncd export`: tables as documented, whole folders, and what it refuses (csv.py, source.py, target.py)."""
+"""`anomalyncd export`: tables as documented, whole folders, and what it refuses (csv.py, source.py, target.py).
+
+Covers csv, source, target.
+"""
 
 from __future__ import annotations
 

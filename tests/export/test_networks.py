@@ -1,4 +1,7 @@
-"""`--format onnx|openvino`: what it writes, and what it refuses (networks.py, onnx.py, openvino.py, rounded.py)."""
+"""`--format onnx|openvino`: what it writes, and what it refuses (networks.py, onnx.py, openvino.py, rounded.py).
+
+Covers onnx, openvino, rounded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Discovery on made-up features with clear clusters, and on pictures through a tiny network."""
+"""Discovery on made-up features with clear clusters, and on pictures through a tiny network.
+
+Covers fit.
+"""
 
 import json
 from dataclasses import replace

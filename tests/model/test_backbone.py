@@ -1,3 +1,5 @@
+"""Covers device, heads."""
+
 import pytest
 import timm
 import torch

@@ -1,3 +1,5 @@
+"""Covers registry."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,7 @@
-"""Regions of large maps are shrunk as if the whole map was, but in less time."""
+"""Regions of large maps are shrunk as if the whole map was, but in less time.
+
+Covers prefetch, records.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Regions and crops against pixel-by-pixel brute force and drawn images."""
+"""Regions and crops against pixel-by-pixel brute force and drawn images.
+
+Covers boxes.
+"""
 
 from __future__ import annotations
 

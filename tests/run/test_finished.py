@@ -1,4 +1,7 @@
-"""A finished run as everything above reads it: tables, names, features, pictures, and clear words where it is damaged."""
+"""A finished run as everything above reads it: tables, names, features, pictures, and clear words where it is damaged.
+
+Covers detector, evaluate, store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The run folder and its log: whole files, one writer, stages, and no harm to what is not ours."""
+"""The run folder and its log: whole files, one writer, stages, and no harm to what is not ours.
+
+Covers log; stages with tests/discovery/test_fit.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An exported run says what the run says (detectors.py, network.py, runtime.py)."""
+"""An exported run says what the run says (detectors.py, network.py, runtime.py).
+
+Covers engine, network, runtime.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def update(
     opt.not_both(maps, masks)
     progress = opt.make_progress(quiet)
     model = AnomalyNCD.load(run, device=device, progress=progress)
-    inputs = model.gather(images, maps, masks, exclude or ())
+    inputs = model.run_.gather(images, maps, masks, exclude or ())
     for note in inputs.notes:
         progress.warn(note)
     opt.warn_of_unknown(exclude, images, progress)

@@ -97,22 +97,12 @@ class FinishedRun:
     @cached_property
     def images(self) -> pd.DataFrame:
         """images.csv, a row for each image that could be read."""
-        images = self._table(IMAGES_TABLE)
-        if unlisted := sorted(set(images["image"]) - set(self.manifest["image"])):
-            raise RunError(
-                f"{self.path / MANIFEST}: expected a row for every image of {IMAGES_TABLE}, none for {unlisted[0]}."
-            )
-        return images
+        return self._table(IMAGES_TABLE)
 
     @cached_property
     def regions(self) -> pd.DataFrame:
         """regions.csv, a row for each region."""
-        regions = self._table(REGIONS_TABLE)
-        if unlisted := sorted(set(regions["image"]) - set(self.manifest["image"])):
-            raise RunError(
-                f"{self.path / MANIFEST}: expected a row for every image of {REGIONS_TABLE}, none for {unlisted[0]}."
-            )
-        return regions
+        return self._table(REGIONS_TABLE)
 
     @cached_property
     def manifest(self) -> pd.DataFrame:
@@ -300,6 +290,8 @@ class FinishedRun:
 
     def _table(self, name: str) -> pd.DataFrame:
         table = read_csv(self.folder.place(name))
+        if unlisted := sorted(set(table["image"]) - set(self._index)):
+            raise RunError(f"{self.path / MANIFEST}: expected a row for every image of {name}, none for {unlisted[0]}.")
         table["class_name"] = table["class_name"].fillna("")
         return table
 

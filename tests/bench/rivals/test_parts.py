@@ -1,4 +1,7 @@
-"""What rivals are made of, against slow twins (anomaly_clustering.py, cache.py, patches.py, training.py, uniformaly.py)."""
+"""What rivals are made of, against slow twins (anomaly_clustering.py, cache.py, patches.py, training.py, uniformaly.py).
+
+Covers base, cache, patches, training.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""All rivals on generated images (base.py, cache.py, gcd.py, simgcd.py): what they find, keep and say."""
+"""All rivals on generated images (base.py, cache.py, gcd.py, simgcd.py): what they find, keep and say.
+
+Covers anomaly_clustering, gcd, simgcd, uniformaly.
+"""
 
 import csv
 import shutil

@@ -1,4 +1,7 @@
-"""Otsu, fixed thresholds, and the choice of a binarizer by name."""
+"""Otsu, fixed thresholds, and the choice of a binarizer by name.
+
+Covers fixed.
+"""
 
 from __future__ import annotations
 

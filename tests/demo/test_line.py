@@ -1,4 +1,7 @@
-"""The procedural inspection line: truth is true, maps are useful but imperfect, files are reproducible."""
+"""The procedural inspection line: truth is true, maps are useful but imperfect, files are reproducible.
+
+Covers defects, maps, scene, textures.
+"""
 
 from __future__ import annotations
 
