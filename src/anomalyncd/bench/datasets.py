@@ -76,7 +76,7 @@ def load_product(name: str, root: Path, exclude: Collection[str] = ()) -> BenchD
     truth = load_dataset(root / "test", masks=masks if masks.is_dir() else None, exclude=exclude)
     digests = {sample.id: digest(sample.image) for sample in truth}
     files = [[sample.id, digests[sample.id], digest(sample.mask)] for sample in truth]
-    normal = [[found, digest(folder / found)] for found, _ in find_images(folder)] if folder.is_dir() else []
+    normal = [[found, digest(folder / found)] for found, _ in find_images(folder)[0]] if folder.is_dir() else []
     in_order = sorted((replace(sample, label=str(sample.label)) for sample in truth), key=lambda s: digests[s.id])
     return BenchData(name, root, replace(truth, samples=in_order), stable_hash(files, normal), tuple(exclude))
 

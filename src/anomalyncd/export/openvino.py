@@ -62,7 +62,7 @@ def calibration_samples(
     if folder is not None:
         if not folder.is_dir():
             raise DataError(f"{folder}: expected a folder of images (--calibration).")
-        files = [folder / name for name, _ in find_images(folder)]
+        files = [folder / name for name, _ in find_images(folder)[0]]
         if not files:
             raise DataError(f"{folder}: expected images to take the ranges of int8 from (--calibration), none found.")
     size = run.config.model.input_size
