@@ -132,17 +132,20 @@ def file_identity(path: Path | StackRow) -> list[Any]:
 
 def content_order(samples: Sequence[Sample]) -> list[int]:
     """Places of the samples in an order by what their images hold: mixed well, and no name has a say in it."""
-    return sorted(range(len(samples)), key=lambda index: _content(samples[index].image))
+    return sorted(range(len(samples)), key=lambda index: content_digest(samples[index].image))
 
 
 def _identity(source: Source | None) -> Any:
     if isinstance(source, np.ndarray):
-        return [str(source.dtype), source.shape, _content(source)]
+        return [str(source.dtype), source.shape, content_digest(source)]
     return None if source is None else file_identity(source)
 
 
-def _content(image: Picture) -> str:
+def content_digest(picture: Picture | None) -> str:
+    """SHA-256 of a file's or an array's content; empty where there is none."""
+    if isinstance(picture, np.ndarray):
+        return sha256(np.ascontiguousarray(picture).tobytes())
     try:
-        return sha256(image if isinstance(image, Path) else np.ascontiguousarray(image).tobytes())
+        return "" if picture is None else sha256(picture)
     except OSError:
         return ""
