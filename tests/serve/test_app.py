@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
-from anomalyncd.cli.serve import load
+from anomalyncd.cli.servers import load
 from anomalyncd.errors import SettingsError
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.serve.app import make_api
