@@ -361,7 +361,7 @@ def test_a_mistake_of_ours_has_a_number_and_spoils_nothing_else(served, caplog):
     encode = predictor.extractor.encode
 
     def choosy(prepared: Any) -> Any:
-        if any(one.record.width == 33 for one in prepared):
+        if any(one.images[0].width == 33 for one in prepared):
             raise RuntimeError("cannot stand 33")
         return encode(prepared)
 
