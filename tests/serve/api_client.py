@@ -10,7 +10,7 @@ import numpy as np
 from fastapi.testclient import TestClient
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.cli.serve import load
+from anomalyncd.cli.servers import load
 from anomalyncd.discovery.classify import Prediction
 from anomalyncd.serve.app import make_api
 from anomalyncd.serve.limits import Limits

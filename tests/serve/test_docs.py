@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from anomalyncd.cli.listening import listen
-from anomalyncd.cli.serve import load
+from anomalyncd.cli.servers import listen, load
 from anomalyncd.serve.app import make_api
 from anomalyncd.serve.server import Server
 from serve.api_client import TOKEN

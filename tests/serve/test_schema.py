@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.types import Receive, Scope, Send
 
-from anomalyncd.cli.serve import load
+from anomalyncd.cli.servers import load
 from anomalyncd.serve.app import make_api
 from anomalyncd.serve.limits import Limits
 from anomalyncd.serve.schema import IMAGE_TYPES

@@ -30,7 +30,7 @@ from command import fail
 COMMAND = """
 import sys, time
 from pathlib import Path
-from anomalyncd.cli import main, serve
+from anomalyncd.cli import main
 from anomalyncd.regions.extract import Extractor
 from anomalyncd.serve import server
 server.HEAD_SECONDS = 1.0
