@@ -1,6 +1,6 @@
-"""`anomalyncd export`: tables as documented, whole folders, and what it refuses (csv.py, source.py, target.py).
+"""`anomalyncd export`: tables as documented, whole folders, and what it refuses (formats.py, source.py, target.py).
 
-Covers csv, source, target.
+Covers formats, source, target.
 """
 
 from __future__ import annotations
