@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 import anomalyncd
 from anomalyncd import AnomalyNCD, AnomalyNCDError, MEBin
+from anomalyncd.data.gather import gather
 from anomalyncd.demo import iter_line
 from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.run import store
@@ -486,15 +487,12 @@ def test_the_detector_is_chosen_by_what_is_given(line: Line) -> None:
     normal = line.images[:2]
     bank = {**TINY, "detect": {"settings": {"size": 64, "map_size": 64, "bank_size": 50}}}
     assert AnomalyNCD(3, **bank).fit(line.images, normal=normal).model_.config.detect.name == "patchcore"
-    given = (
-        AnomalyNCD(
-            3,
-            **small,
-        )
-        .set_params(detect={"name": "musc"})
-        .fit(line.images, maps=line.maps)
-    )
+    given = AnomalyNCD(3, **small).set_params(detect={"name": "musc"}).fit(line.images, maps=line.maps)
     assert given.model_.config.detect.name is None
+    with_maps = gather(line.images, line.maps)
+    for more in ({"detector": "musc"}, {"normal": normal}):
+        with pytest.raises(DataError, match="maps, masks or a detector, only one of them"):
+            AnomalyNCD(3, **small).fit(with_maps, **more)
 
 
 def test_only_public_names_are_shown() -> None:

@@ -19,7 +19,7 @@ from .discovery.classify import Prediction, Predictor
 from .discovery.fit import discover
 from .discovery.model import DiscoveryModel
 from .discovery.update import Update, update_run
-from .errors import RunError, SettingsError
+from .errors import DataError, RunError, SettingsError
 from .model.device import choose_device
 from .progress import Silent
 from .run.finished import FinishedRun
@@ -142,6 +142,8 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         dataset = gather(images, maps, masks, bare=name is not None or normal is not None)
         if dataset.is_bare:
             name = name or ("musc" if normal is None else "patchcore")
+        elif name or normal is not None:
+            raise DataError("give maps, masks or a detector, only one of them.")
         config = self._config({"detect": {"name": name}})  # maps that are given outweigh a detector of the settings
         normal_images, labelled = gather_normal(normal), gather_base(base)
         workspace = None

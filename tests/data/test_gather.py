@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from anomalyncd.data.gather import gather, gather_base
+from anomalyncd.data.dataset import Dataset, Sample
+from anomalyncd.data.gather import gather, gather_base, gather_normal
 from anomalyncd.errors import DataError, SettingsError
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)
@@ -48,6 +49,8 @@ def test_stacked_arrays() -> None:
         ({"images": [IMAGE], "maps": "folder"}, "images are a list, so maps must be a list"),
         ({"images": "folder", "maps": [MAP]}, "must be a folder too"),
         ({"images": "nowhere", "maps": "nowhere"}, "nowhere"),
+        ({"images": gather([IMAGE]), "maps": [MAP]}, "images are a Dataset, which holds its maps or masks"),
+        ({"images": Dataset([Sample("a", IMAGE, MAP, MAP)])}, "the Dataset holds both maps and masks"),
     ],
 )
 def test_what_does_not_fit_together(arguments: dict[str, Any], words: str) -> None:
@@ -97,6 +100,7 @@ def test_base_sets(tmp_path: Path) -> None:
     assert gather_base(None) is None
     base = gather_base(([IMAGE] * 3, [MAP] * 3, ["b", "a", "b"]))
     assert base is not None and base.numbered_labels.tolist() == [1, 0, 1]
+    assert gather_base(([IMAGE] * 3, [MAP] * 3, (label for label in ("b", "a", "b")))) == base
     for name in ("x/0", "y/0"):
         picture(tmp_path / "images" / f"{name}.png")
         picture(tmp_path / "masks" / f"{name}.png")
@@ -117,3 +121,11 @@ def test_base_sets(tmp_path: Path) -> None:
 def test_wrong_base_sets(base: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
         gather_base(base)
+
+
+def test_normal_images(tmp_path: Path) -> None:
+    assert len(gather_normal(None)) == 0 and len(gather_normal([IMAGE, "a.png"])) == 2
+    picture(tmp_path / "train/good/0.png")
+    assert gather_normal(tmp_path).ids == ["0.png"]
+    with pytest.raises(DataError, match="normal: expected at least one image"):
+        gather_normal([])

@@ -41,6 +41,10 @@ def gather(
     'image_000000'
     """
     if isinstance(images, Dataset):
+        if maps is not None or masks is not None:
+            raise DataError("images are a Dataset, which holds its maps or masks: give none beside it.")
+        if images.has_maps and images.has_masks:
+            raise DataError("the Dataset holds both maps and masks: load it with one of them.")
         return images
     if maps is not None and masks is not None:
         raise DataError("give either maps (--maps) or masks (--masks), and not both: one for each image.")
@@ -80,7 +84,7 @@ def gather_base(base: Base | Dataset | None) -> Dataset | None:
         return load_base(base)
     if len(base) != 3 or any(part is None for part in base):
         raise DataError("base must be (images, masks, labels), three lists of the same length, or a folder.")
-    images, masks, labels = base
+    images, masks, labels = base[0], base[1], list(base[2])
     dataset = gather(list(images), masks=list(masks))
     if len(labels) != len(dataset):
         raise DataError(f"base: expected one label for each of {len(dataset)} images, but got {len(labels)}.")
@@ -93,6 +97,8 @@ def gather_normal(normal: Sources | Dataset | None) -> Dataset:
     if normal is None:
         return Dataset(())
     if not isinstance(normal, str | Path):
+        if not len(normal):
+            raise DataError("normal: expected at least one image of a normal product, but the list is empty.")
         return gather(normal)
     folder = Path(normal)
     if not folder.is_dir():
