@@ -50,8 +50,8 @@ def serve(
     """Class images with RUN over HTTP."""
     made, token = token == "auto", checked_token("serve", token, host)
     from ..serve.app import make_api, needs_of
-    from ..serve.limits import Limits
     from ..serve.server import Server
+    from ..serve.traffic import Limits
 
     n_bytes, pixels = int(max_mb * MB), int(max_megapixels * MB)
     limits = Limits(
@@ -70,7 +70,7 @@ def serve(
         typer.echo(f"Serving {quoted(run)} at {address}   (Ctrl-C ends it after what was accepted is answered)")
         typer.echo(f"Next: curl {address}/v1/predict{allowed} -F image=@IMAGE{beside}")
         server = Server(web)
-        server.run_on(listener)
+        server.run(sockets=[listener])
     done = "Not all took their answers in time." if server.force_exit else "Everything accepted was answered."
     typer.echo(f"\n{done}\nNext: anomalyncd update RUN NEW_IMAGES   (where much was unknown)")
 
@@ -79,7 +79,7 @@ def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, di
     """A run, or its export, ready to work, and how many of its images each class has, where that is known."""
     from ..progress import Silent
     from ..runtime import Runtime
-    from ..serve.warm_up import warm_up
+    from ..serve.batching import warm_up
 
     fitted = load_fitted(run, device, precision, Silent())
     predictor = fitted.predictor()
