@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RunError
-from ..report.canvas import Picture, fitted
-from ..report.overlay import overlay
+from ..report.canvas import Picture, fitted, overlay
 from .uncorrected import UncorrectedClasses
 
 CROP_SIDE = 160  # pixels: sharp at the size that the page shows, and an outline of one pixel still shows
