@@ -157,8 +157,7 @@ def show_small(run: FinishedRun) -> None:
 
 def draw(run: FinishedRun, progress: Terminal) -> None:
     """The pictures of a run, and where they are."""
-    from ..report.classes import draw_class_sheets, draw_classes
-    from ..report.count import draw_count
+    from ..report.classes import draw_class_sheets, draw_classes, draw_count
     from ..report.html import write_report
 
     try:

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from ..errors import RunError
 from ..labels import NORMAL, UNKNOWN, default_name
-from ..report.canvas import Picture, fitted
-from ..report.overlay import overlay
+from ..report.canvas import Picture, fitted, overlay
 from ..run.finished import Key
 from . import schema
 from .action_log import Row
