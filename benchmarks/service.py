@@ -42,7 +42,7 @@ SERVER = """
 import os, sys
 log = os.open(sys.argv.pop(1), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 sys.addaudithook(lambda event, given: event == "open" and os.write(log, f"{given[0]}\\n".encode("utf-8", "replace")))
-from anomalyncd.cli import main, serve
+from anomalyncd.cli import main
 main()
 """
 READ_SECONDS = 3

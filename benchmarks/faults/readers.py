@@ -21,9 +21,9 @@ from anomalyncd.discovery.relearn import RunState
 from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.export.source import Results
 from anomalyncd.model.checkpoint import load_state_dict
+from anomalyncd.review.classes import UncorrectedClasses
 from anomalyncd.review.schema import ActionRequest
 from anomalyncd.review.session import Session
-from anomalyncd.review.uncorrected import UncorrectedClasses
 from anomalyncd.run.evaluate import evaluate_run, read_labels
 from anomalyncd.run.finished import FinishedRun, read_corrections
 from anomalyncd.run.folder import RunFolder

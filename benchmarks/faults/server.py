@@ -23,7 +23,6 @@ from anomalyncd import MEBin
 SERVER = "import sys; sys.path.insert(0, sys.argv[1]); from faults.server import serve; serve(int(sys.argv[2]))"
 MODULES = (
     "anomalyncd.cli", "anomalyncd.estimator", "anomalyncd.report.classes", "anomalyncd.report.html",
-    "anomalyncd.report.count",
     "anomalyncd.export", "anomalyncd.run.evaluate", "anomalyncd.review.session", "anomalyncd.detect",
 )  # fmt: skip
 POLL = 0.002

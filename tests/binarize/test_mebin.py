@@ -1,6 +1,6 @@
 """MEBin against the obvious way: threshold, erode and label at every threshold.
 
-Covers base, prepare, scan, sweep, jit.
+Covers base, prepare, sweep, jit.
 """
 
 from __future__ import annotations

@@ -42,15 +42,13 @@ def test_constant_map_has_no_region() -> None:
     assert Otsu().fit([np.eye(4)]).binarize(np.full((4, 4), 0.3)).n_regions == 0
 
 
-def test_fixed_threshold_in_the_maps_units_and_erosion() -> None:
+def test_fixed_threshold_in_the_maps_units() -> None:
     anomaly_map = np.full((20, 20), 10.0)
     anomaly_map[2:10, 2:10] = 30
     anomaly_map[15, 15] = 30
     anomaly_map[0, 0] = 25  # exactly at the threshold: not above
     plain = FixedThreshold(0.75).fit([anomaly_map]).binarize(anomaly_map)
     assert (plain.n_regions, plain.threshold, plain.mask.sum()) == (2, 25.0, 65)
-    eroded = FixedThreshold(0.75, erosion=3).fit([anomaly_map]).binarize(anomaly_map)
-    assert (eroded.n_regions, eroded.mask.sum()) == (1, 36)
 
 
 def test_not_finite_pixels_are_background() -> None:

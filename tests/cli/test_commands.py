@@ -1,7 +1,7 @@
 """The command line: what it takes, what it writes, what it prints, and how it fails.
 
-Covers export, fitted, options, report, show and weights; listening, review and serve are started for real in
-tests/review/test_process.py and tests/serve/test_server.py.
+Covers commands, finished, options and show; servers are started for real in tests/review/test_process.py and
+tests/serve/test_server.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Maps that were made elsewhere: in trees of one or many products, in flat folders, with other names.
 
-Covers layouts.
+Covers companions and layouts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anomalyncd.data import load_dataset
-from anomalyncd.data.layouts import match_names
+from anomalyncd.data.companions import match_names
 from anomalyncd.errors import DataError
 
 IDS = ["crack/000.png", "cut/000.png", "good/000.png", "good/001.png"]
@@ -133,8 +133,8 @@ def test_a_mirror_matches_itself_at_any_depth(stems: set[str], others: set[str],
     ids = [f"{stem}.jpg" for stem in sorted(stems)]
     names = [f"{prefix}{stem}.png" for stem in sorted(stems)]
     names += [f"zipper/{other}.npy" for other in sorted(others)]
-    match = match_names(ids, names, ending="_map", root=Path("/data/mvtec/hazelnut/test"), source=Path("maps"))
-    assert match.found == {id_: position for position, id_ in enumerate(ids)}
+    found, _ = match_names(ids, names, ending="_map", root=Path("/data/mvtec/hazelnut/test"), source=Path("maps"))
+    assert found == {id_: position for position, id_ in enumerate(ids)}
 
 
 @settings(max_examples=300, deadline=None)
@@ -142,17 +142,17 @@ def test_a_mirror_matches_itself_at_any_depth(stems: set[str], others: set[str],
 def test_whatever_matches_is_the_end_of_the_images_path(stems: set[str], others: set[str]) -> None:
     ids, names = sorted(f"{stem}.png" for stem in stems), sorted(f"{other}.npy" for other in others)
     try:
-        match = match_names(ids, names, ending="_map", root=Path("/mvtec/hazelnut"), source=Path("maps"))
+        found, surplus = match_names(ids, names, ending="_map", root=Path("/mvtec/hazelnut"), source=Path("maps"))
     except DataError as error:
         assert "ambiguous" in str(error)
         return
-    assert len(set(match.found.values())) == len(match.found)
-    for id_, position in match.found.items():
+    assert len(set(found.values())) == len(found)
+    for id_, position in found.items():
         whole = [s for s in f"/mvtec/hazelnut/{id_}".removesuffix(".png").split("/")[:-1] if s != "test"]
         *folders, name = names[position].removesuffix(".npy").split("/")
         folders = [folder for folder in folders if folder != "test"]
         assert name.removesuffix("_map") == id_.removesuffix(".png").split("/")[-1].removesuffix("_map")
         assert folders == whole[len(whole) - len(folders) :]
-    assert not {names[position] for position in match.found.values()} & set(match.surplus)
-    if not match.found:
-        assert match.surplus == names
+    assert not {names[position] for position in found.values()} & set(surplus)
+    if not found:
+        assert surplus == names

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from anomalyncd.errors import DataError, SettingsError
 from anomalyncd.export import export_run
-from anomalyncd.export.labelstudio import brush_rle
+from anomalyncd.export.formats import brush_rle
 from anomalyncd.run.tables import read_csv
 from export.scenes import LABELS, NAMES, SCENES, expected_masks
 

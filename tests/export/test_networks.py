@@ -1,6 +1,6 @@
-"""`--format onnx|openvino`: what it writes, and what it refuses (networks.py, onnx.py, openvino.py, rounded.py).
+"""`--format onnx|openvino`: what it writes, and what it refuses (networks.py, onnx.py, openvino.py).
 
-Covers onnx, openvino, rounded.
+Covers onnx, openvino.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trainings that one process and several must do alike. As a script: teams of
+"""Trainings that one process and several must do alike. As a script: groups of
 processes, each of which writes what it saw."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anomalyncd.config import make_config
 from anomalyncd.errors import AnomalyNCDError, DataError
 from anomalyncd.learn import network
 from anomalyncd.learn.bank import Views
-from anomalyncd.learn.distributed import Team, join
+from anomalyncd.learn.distributed import ProcessGroup, join
 from anomalyncd.learn.features import RegionEncoder
 from anomalyncd.learn.fit import RegionSet, fit_classifier
 from anomalyncd.learn.losses import Temperatures, objective
@@ -35,7 +35,7 @@ SIDE = 64
 N_REGIONS = 11
 FEATURES = {"class_token": 1.0, "patches": 0.5, "context": 0, "surround": 0, "views": 2}
 # Eleven regions: batches of 4, 4, 3 (the last one incomplete, none divisible by 3); of 3, 3, 3, 2; of 5, 5 (one region is
-# left over and left out); and of 2, which is fewer regions than there are processes in a team of three.
+# left over and left out); and of 2, which is fewer regions than there are processes in a group of three.
 FITS: dict[str, dict[str, Any]] = {
     "fast": {"preset": "fast", "batch_size": 4, "epochs": 10},
     "fast, base": {"preset": "fast", "batch_size": 3, "epochs": 4, "base": True},
@@ -58,7 +58,7 @@ def pictures(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit(
-    team: Team, workspace: Path, *, preset: str, base: bool = False, damaged: int | None = None, **learn: Any
+    group: ProcessGroup, workspace: Path, *, preset: str, base: bool = False, damaged: int | None = None, **learn: Any
 ) -> dict[str, Any]:
     """History, chosen head, trained block and computed crops of one training; damaged : a crop that cannot be read."""
     features = {"features": FEATURES} if preset == "fast" else {}
@@ -82,7 +82,7 @@ def fit(
 
     novel = regions(N_REGIONS, 1)
     labelled = regions(5, 2, np.arange(5) % 2) if base else None
-    found = fit_classifier(novel, labelled, 3, config, vit, workspace=workspace, normal=0, team=team)
+    found = fit_classifier(novel, labelled, 3, config, vit, workspace=workspace, normal=0, group=group)
     return {
         "history": found.history,
         "weight": found.weight.tolist(),
@@ -92,79 +92,79 @@ def fit(
     }
 
 
-def gradients(team: Team, n_regions: int = 7) -> list[list[float]]:
+def gradients(group: ProcessGroup, n_regions: int = 7) -> list[list[float]]:
     """Gradient of one step by every parameter: all five losses, labelled and unlabelled regions in one batch."""
     rng = np.random.default_rng(0)
-    views = Views(CPU, rng.normal(size=(n_regions, 1, 6)).astype(np.float32), team=team)
+    views = Views(CPU, rng.normal(size=(n_regions, 1, 6)).astype(np.float32), group=group)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = RegionNet(6, 5, 2)
     indices = np.arange(n_regions)
     labels = torch.tensor([0, -1, 1, -1, 0, -1, -1])[:n_regions]
     (logits_one, z_one), (logits_two, z_two) = (net(view) for view in views.pair(indices, rng))
-    one, two, z_one, z_two = team.gather([logits_one.movedim(1, 0), logits_two.movedim(1, 0), z_one, z_two], n_regions)
+    one, two, z_one, z_two = group.gather([logits_one.movedim(1, 0), logits_two.movedim(1, 0), z_one, z_two], n_regions)
     parts, _ = objective(
         (one.movedim(0, 1), two.movedim(0, 1)), (z_one, z_two), labels, torch.linspace(0, 1, n_regions), n_base=2,
         normal=2, temperatures=Temperatures(), supervised_weight=0.3, entropy_weight=2.0,
     )  # fmt: skip
     parts.total.backward()
-    team.sum_gradients(net)
+    group.sum_gradients(net)
     return [p.grad.flatten()[:200].tolist() for p in net.parameters() if p.grad is not None]
 
 
-def disagreement(team: Team) -> list[float]:
+def disagreement(group: ProcessGroup) -> list[float]:
     """Weights after a training that the processes begin with different networks: all must have the leader's."""
     net = RegionNet(6, 3, 1, contrastive=False)
     with torch.no_grad():
-        net.heads.directions.fill_(0.1 + team.rank)
-        net.heads.directions[0, :, 0] = torch.tensor([1.0, 2.0, 3.0]) + team.rank
+        net.heads.directions.fill_(0.1 + group.rank)
+        net.heads.directions[0, :, 0] = torch.tensor([1.0, 2.0, 3.0]) + group.rank
     vectors = np.random.default_rng(0).normal(size=(6, 2, 6)).astype(np.float32)
     config = make_config({"learn": {"epochs": 2, "batch_size": 4}}).learn
-    train(net, Views(CPU, vectors, team=team), np.full(6, -1), np.ones(6, np.float32), config, seed=0)
+    train(net, Views(CPU, vectors, group=group), np.full(6, -1), np.ones(6, np.float32), config, seed=0)
     found: list[float] = net.heads.directions.flatten().tolist()
     return found
 
 
-def failure(team: Team, workspace: Path, views: str) -> str:
+def failure(group: ProcessGroup, workspace: Path, views: str) -> str:
     """What a training says when one crop, which one process alone reads first, cannot be read."""
     try:
-        fit(team, workspace, preset="paper", batch_size=4, epochs=2, views=views, damaged=1)
+        fit(group, workspace, preset="paper", batch_size=4, epochs=2, views=views, damaged=1)
     except AnomalyNCDError as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
 
-def loss(team: Team) -> str:
+def loss(group: ProcessGroup) -> str:
     """What the leader sees when another process dies."""
-    if not team.leads:
+    if not group.leads:
         os._exit(9)
     try:
-        gradients(team)
+        gradients(group)
     except AnomalyNCDError as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
 
 @patch.object(network, "make_projector", partial(make_projector, hidden=512))  # most of the time otherwise
-def everything(team: Team, workspace: Path) -> dict[str, Any]:
+def everything(group: ProcessGroup, workspace: Path) -> dict[str, Any]:
     """All scenes, one after the other: after a failure the processes go on together."""
-    found: dict[str, Any] = {"bank error": failure(team, workspace / "broken", "bank")} if team.size > 1 else {}
-    found |= {name: fit(team, workspace, **settings) for name, settings in FITS.items()}
-    found["gradients"], found["few gradients"] = gradients(team), gradients(team, 2)
-    found["weights"] = disagreement(team)
-    if team.size > 1:
-        found["fresh error"] = failure(team, workspace, "fresh")
+    found: dict[str, Any] = {"bank error": failure(group, workspace / "broken", "bank")} if group.size > 1 else {}
+    found |= {name: fit(group, workspace, **settings) for name, settings in FITS.items()}
+    found["gradients"], found["few gradients"] = gradients(group), gradients(group, 2)
+    found["weights"] = disagreement(group)
+    if group.size > 1:
+        found["fresh error"] = failure(group, workspace, "fresh")
     return found
 
 
 def member(rank: int, size: int, port: int, folder: Path) -> None:
-    """One process of a team: writes what it saw."""
+    """One process of a group: writes what it saw."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": size, "RANK": rank, "LOCAL_RANK": rank}
     os.environ.update({name: str(value) for name, value in place.items()})
-    team = join()
-    seen, file = everything(team, folder), folder / f"seen{rank}.json"
+    group = join()
+    seen, file = everything(group, folder), folder / f"seen{rank}.json"
     file.write_text(json.dumps(seen))
-    seen["loss"] = loss(team)
+    seen["loss"] = loss(group)
     file.write_text(json.dumps(seen))
 
 

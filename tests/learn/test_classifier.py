@@ -108,19 +108,21 @@ def test_regions_join_the_normal_class_of_pinned_ones_that_look_like_them(tmp_pa
     """Kind 0 are false alarms, of which only some are known; no cluster of their own is opened for the others."""
     labels = np.repeat([0, 1], 6)
     base = region_set(labels + 3, seed=2, labels=labels) if with_base else None
-    pinned = (truth == 0) & (np.cumsum(truth == 0) <= 3)
-    novel = replace(region_set(truth, seed=1), pinned=pinned)
+    known_normal = (truth == 0) & (np.cumsum(truth == 0) <= 3)
+    novel = replace(region_set(truth, seed=1), known_normal=known_normal)
     found = fit_classifier(novel, base, 3, heads_only(), vit, workspace=tmp_path, normal=0)
     assert np.array_equal(classes(found, novel.parts) == 0, truth == 0)
     assert evaluate(truth, classes(found, novel.parts)).f1 == 1
 
 
 def test_a_kind_that_is_all_pinned_is_the_normal_class(tmp_path, vit, truth):
-    """All of the largest kind are pinned: it becomes the normal class, and the other two kinds the defects."""
+    """All of the largest kind are known to be normal: it becomes the normal class, and the other two kinds the defects."""
     novel = region_set(truth, seed=1)
-    pinned = np.zeros(len(truth), bool)
-    pinned[np.flatnonzero(truth == 1)] = True
-    found = fit_classifier(replace(novel, pinned=pinned), None, 3, heads_only(), vit, workspace=tmp_path, normal=0)
+    known_normal = np.zeros(len(truth), bool)
+    known_normal[np.flatnonzero(truth == 1)] = True
+    found = fit_classifier(
+        replace(novel, known_normal=known_normal), None, 3, heads_only(), vit, workspace=tmp_path, normal=0
+    )
     assert np.array_equal(classes(found, novel.parts) == 0, truth == 1)
 
 

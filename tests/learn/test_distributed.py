@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from anomalyncd.errors import SettingsError
-from anomalyncd.learn.distributed import ALONE, Team
+from anomalyncd.learn.distributed import ALONE, ProcessGroup
 from command import call
 from learn.parallel_scenes import FITS, N_REGIONS, everything
 from scenes import KINDS, write_scenes
@@ -27,9 +27,9 @@ def alone(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def teams(tmp_path_factory):
-    """Size of a team → what each of its processes saw."""
-    folder = tmp_path_factory.mktemp("teams")
+def groups(tmp_path_factory):
+    """Size of a group → what each of its processes saw."""
+    folder = tmp_path_factory.mktemp("groups")
     script = Path(__file__).with_name("parallel_scenes.py")
     subprocess.run([sys.executable, script, folder, *map(str, SIZES)], check=True, timeout=PATIENCE)
     assert not any((folder / str(size) / "bank.partial").exists() for size in SIZES)
@@ -41,9 +41,9 @@ def teams(tmp_path_factory):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", FITS)
-def test_several_processes_have_the_losses_of_one(alone, teams, size, name):
+def test_several_processes_have_the_losses_of_one(alone, groups, size, name):
     expected = alone[name]["history"]
-    for seen in teams[size]:
+    for seen in groups[size]:
         assert [[*row] for row in seen[name]["history"]] == [[*row] for row in expected]
         for row, other in zip(seen[name]["history"], expected, strict=True):
             assert row == pytest.approx(other, abs=TOLERANCE)
@@ -51,8 +51,8 @@ def test_several_processes_have_the_losses_of_one(alone, teams, size, name):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", FITS)
-def test_several_processes_learn_the_weights_and_classes_of_one(alone, teams, size, name):
-    for seen in (seen[name] for seen in teams[size]):
+def test_several_processes_learn_the_weights_and_classes_of_one(alone, groups, size, name):
+    for seen in (seen[name] for seen in groups[size]):
         np.testing.assert_allclose(seen["weight"], alone[name]["weight"], atol=2e-6)
         assert seen["last_block"].keys() == alone[name]["last_block"].keys()
         assert bool(seen["last_block"]) == name.startswith("paper")
@@ -62,40 +62,40 @@ def test_several_processes_learn_the_weights_and_classes_of_one(alone, teams, si
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_all_processes_of_a_team_have_the_very_same_weights(teams, size):
+def test_all_processes_of_a_group_have_the_very_same_weights(groups, size):
     for name in FITS:
-        first, *others = [{**seen[name], "reads": 0} for seen in teams[size]]
+        first, *others = [{**seen[name], "reads": 0} for seen in groups[size]]
         assert all(other == first for other in others)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", ["gradients", "few gradients"])
-def test_gradients_are_those_of_the_whole_batch(alone, teams, size, name):
-    for seen in teams[size]:
+def test_gradients_are_those_of_the_whole_batch(alone, groups, size, name):
+    for seen in groups[size]:
         for gradient, expected in zip(seen[name], alone[name], strict=True):
             assert np.abs(expected).max() > 0
             np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_all_begin_with_the_network_of_the_leader(alone, teams, size):
-    for seen in teams[size]:
+def test_all_begin_with_the_network_of_the_leader(alone, groups, size):
+    for seen in groups[size]:
         assert seen["weights"] == pytest.approx(alone["weights"], abs=1e-6)
 
 
-def test_a_process_computes_its_share_only(alone, teams):
+def test_a_process_computes_its_share_only(alone, groups):
     assert alone["paper, bank"]["reads"] == N_REGIONS
-    assert [seen["paper, bank"]["reads"] for seen in teams[2]] == [6, 5]
-    assert [seen["paper, bank"]["reads"] for seen in teams[3]] == [4, 4, 3]
+    assert [seen["paper, bank"]["reads"] for seen in groups[2]] == [6, 5]
+    assert [seen["paper, bank"]["reads"] for seen in groups[3]] == [4, 4, 3]
     assert alone["paper, fresh"]["reads"] == 2 * 2 * 5  # two epochs of two batches of five
-    assert [seen["paper, fresh"]["reads"] for seen in teams[2]] == [2 * 2 * 3] * 2
-    assert [seen["paper, fresh"]["reads"] for seen in teams[3]] == [2 * 2 * 2] * 3
+    assert [seen["paper, fresh"]["reads"] for seen in groups[2]] == [2 * 2 * 3] * 2
+    assert [seen["paper, fresh"]["reads"] for seen in groups[3]] == [2 * 2 * 2] * 3
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("views", ["bank", "fresh"])
-def test_what_fails_in_one_process_fails_in_all_with_its_words(teams, size, views):
-    said = [seen[f"{views} error"] for seen in teams[size]]
+def test_what_fails_in_one_process_fails_in_all_with_its_words(groups, size, views):
+    said = [seen[f"{views} error"] for seen in groups[size]]
     own = [text for text in said if text == "DataError: crop 1 is damaged"]
     assert len(own) == 1
     told = f"RunError: process {said.index(own[0])} of {size}: crop 1 is damaged"
@@ -103,13 +103,13 @@ def test_what_fails_in_one_process_fails_in_all_with_its_words(teams, size, view
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_leader_notices_that_another_process_died(teams, size):
-    assert teams[size][0]["loss"].startswith("LostProcessError: another process of this run has ended")
+def test_the_leader_notices_that_another_process_died(groups, size):
+    assert groups[size][0]["loss"].startswith("LostProcessError: another process of this run has ended")
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (1, 4), (2, 3), (5, 3), (6, 3), (32, 5)])
 def test_shares_are_equal_and_begin_with_every_row_in_order(count, size):
-    shares = [Team(rank, size).share(count) for rank in range(size)]
+    shares = [ProcessGroup(rank, size).share(count) for rank in range(size)]
     assert len({len(share) for share in shares}) == 1
     joined = np.concatenate(shares)
     assert joined[:count].tolist() == list(range(count)) and joined.max() < count
@@ -120,20 +120,20 @@ def test_shares_are_equal_and_begin_with_every_row_in_order(count, size):
 def test_a_device_that_several_processes_cannot_share_is_refused(device):
     ALONE.check(torch.device(device), banked=True)
     with pytest.raises(SettingsError, match=f"device is {device}"):
-        Team(0, 2).check(torch.device(device), banked=False)
+        ProcessGroup(0, 2).check(torch.device(device), banked=False)
 
 
 def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(SettingsError, match="2 processes need 2 GPUs here, but there are 1"):
-        Team(0, 2).check(torch.device("cuda"), banked=False)
+        ProcessGroup(0, 2).check(torch.device("cuda"), banked=False)
 
 
 def test_a_bank_is_refused_on_several_machines(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    Team(0, 2).check(torch.device("cpu"), banked=False)
+    ProcessGroup(0, 2).check(torch.device("cpu"), banked=False)
     with pytest.raises(SettingsError, match=r"learn\.views to fresh"):
-        Team(0, 2).check(torch.device("cpu"), banked=True)
+        ProcessGroup(0, 2).check(torch.device("cpu"), banked=True)
 
 
 def torchrun(*arguments):

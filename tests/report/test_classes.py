@@ -1,4 +1,4 @@
-"""Covers classes.py and page.py: which images, in which order, and what happens when files are gone."""
+"""Covers classes.py and sheet.py: which images, in which order, and what happens when files are gone."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from PIL import Image
 
 from anomalyncd.errors import RunError
 from anomalyncd.report import classes
+from anomalyncd.report.canvas import OUTLINE
 from anomalyncd.report.classes import _choose, _safe, draw_class_sheets
-from anomalyncd.report.overlay import OUTLINE
-from anomalyncd.report.page import (
+from anomalyncd.report.sheet import (
     HEADER,
     MARGIN,
     PAIR_GAP,
@@ -24,7 +24,6 @@ from anomalyncd.report.page import (
     SECTION,
     SIDE,
     WIDTH,
-    Pair,
     class_page,
     make_tiles,
 )
@@ -102,7 +101,7 @@ def test_surest_first_and_least_sure_last(make_run: Any, monkeypatch: pytest.Mon
     shown = []
 
     def keep(title: str, subtitle: str, sections: Any, scale: Any) -> Any:
-        shown.append((subtitle, [(heading, [(p.name, p.note) for p in pairs]) for heading, pairs in sections]))
+        shown.append((subtitle, [(heading, [(name, note) for name, note, _ in pairs]) for heading, pairs in sections]))
         return np.zeros((4, 4, 3), np.uint8)
 
     monkeypatch.setattr(classes, "class_page", keep)
@@ -167,7 +166,7 @@ def test_any_shape_fits_its_tile(size: tuple[int, int]) -> None:
 
 def test_long_texts_stay_in_their_place() -> None:
     both = make_tiles(np.full((9, 9, 3), 50, np.uint8), None, None, None)
-    short, long = Pair("", "", both), Pair("folder/" * 90 + "name.png", "words " * 200, both)
+    short, long = ("", "", both), ("folder/" * 90 + "name.png", "words " * 200, both)
     plain, wordy = (
         class_page("t" * n, "s" * n, [("All", [p, short])], scale=(0, 1)) for n, p in ((0, short), (900, long))
     )

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from anomalyncd.assign import count as assign_count
 from anomalyncd.assign.count import CountEstimate, estimate_count
-from anomalyncd.report.count import draw_count
+from anomalyncd.report.classes import draw_count
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
 

@@ -1,4 +1,4 @@
-"""Covers html.py, lists.py and source.py: what stands in reports of odd runs, and that nothing in them can do harm."""
+"""Covers html.py, cards.py and source.py: what stands in reports of odd runs, and that nothing in them can do harm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import anomalyncd.cli.report
 from anomalyncd.config import make_config
 from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.errors import RunError
@@ -25,7 +24,7 @@ from anomalyncd.learn.features import FeatureSpace
 from anomalyncd.metrics import evaluate
 from anomalyncd.regions.extract import Extracted
 from anomalyncd.regions.find import Region
-from anomalyncd.report import cards, html, lists, source
+from anomalyncd.report import cards, html, source
 from anomalyncd.report.html import write_report
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
@@ -33,7 +32,6 @@ from anomalyncd.run.store import _pack, file_stem
 from anomalyncd.run.tables import to_csv
 from command import call
 
-assert anomalyncd.cli.report  # registers the command
 EVIL = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>&amp;"""
 VOID = {"meta", "img", "br", "hr", "input", "link"}
 IMAGES = [
@@ -275,8 +273,8 @@ def test_images_in_a_class_of_another_label_are_shown_by_pairs(tmp_path: Path) -
     found = source.ReportSource(FinishedRun(run))
     told = html.evaluation(found)
     assert told is not None
-    listed = lists.mistakes(found, told)
-    assert [(label, look.label, kind, images.total) for label, look, kind, images in listed] == [
+    listed = cards.mistakes(found, told)
+    assert [(label, look.label, kind, count) for label, look, kind, (_, count) in listed] == [
         ("scratch", 1, "confused", 2), ("dent", 0, "missed", 1), ("good", 1, "false alarm", 1)
     ]  # fmt: skip
     assert "2 scratch in dent (confused)" in " ".join(
@@ -294,17 +292,17 @@ def test_unknown_and_uncertain_images_are_listed(tmp_path: Path) -> None:
     for name, table in (("images", images), ("regions", regions)):
         table.to_csv(run / f"{name}.csv", index=False)
     made = html.ReportSource(FinishedRun(run))
-    assert [shot.title[-7:] for shot in lists.unknown(made).shots] == ["001.png", "002.png"]
-    assert lists.unknown(made).shots[1].lines == ("scratch (0.80)", "unknown 0.60")
-    unsure = lists.uncertain(made)
-    assert [shot.title[-7:] for shot in unsure.shots] == ["004.png", "008.png", "007.png"]
-    assert unsure.shots[0].lines == ("dent (0.41)", "or scratch (0.40)")
+    assert [shot.title[-7:] for shot in cards.unknown(made)[0]] == ["001.png", "002.png"]
+    assert cards.unknown(made)[0][1].lines == ("scratch (0.80)", "unknown 0.60")
+    unsure, _ = cards.uncertain(made)
+    assert [shot.title[-7:] for shot in unsure] == ["004.png", "008.png", "007.png"]
+    assert unsure[0].lines == ("dent (0.41)", "or scratch (0.40)")
     assert "Far from every class" in report(run).text
 
 
 def test_long_lists_are_cut_and_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path, 30, n_regions=2, n_skipped=30)
-    monkeypatch.setattr(lists, "MOST", 4)
+    monkeypatch.setattr(cards, "MOST_LISTED", 4)
     monkeypatch.setattr(html, "MOST_SKIPPED", 5)
     page = report(run, attention=False)
     assert "4 of 20 are shown" in page.text and "The first 5 of 30" in page.text and "Attention" not in page.words

@@ -1,6 +1,6 @@
 """The review towards the web: bad input, tricks, and who is let in.
 
-Covers app.py, guard.py, schema.py, page_data.py and pictures.py.
+Covers app.py, schema.py and page_data.py.
 """
 
 from __future__ import annotations

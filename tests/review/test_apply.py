@@ -1,4 +1,4 @@
-"""Apply with the heads that really learn, and a split by what they see. Covers apply.py and split.py."""
+"""Apply with the heads that really learn, and a split by what they see. Covers apply.py and classes.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anomalyncd.checksums import seal
 from anomalyncd.discovery.model import DiscoveryModel, read_names
 from anomalyncd.discovery.relearn import relearn
 from anomalyncd.errors import RunError
-from anomalyncd.review.split import split_regions
+from anomalyncd.review.classes import split_regions
 from anomalyncd.run.folder import MANIFEST, REGIONS_TABLE, RETRAINED, RunFolder
 from anomalyncd.run.store import RegionStore
 from anomalyncd.run.tables import read_csv

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from anomalyncd.cli.review import _inputs
+from anomalyncd.cli.show import inputs_of
 from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.review.action_log import LOG_FILE
 from command import call, fail
@@ -156,11 +156,10 @@ def test_the_command_says_where_it_is_and_what_is_next(run: Path):
     ("detector", "binarizer", "expected"),
     [("musc", object(), ""), ("", object(), "--maps MAPS "), ("", None, "--masks MASKS ")],
 )
-def test_what_predict_needs_besides_images(run: Path, monkeypatch, detector, binarizer, expected):
+def test_what_predict_needs_besides_images(run: Path, detector, binarizer, expected):
     model = DiscoveryModel.read(run, device="cpu")
     model.config.detect.__dict__["name"], model.binarizer = detector, binarizer
-    monkeypatch.setattr(DiscoveryModel, "read", lambda *_, **__: model)
-    assert _inputs(run) == expected
+    assert inputs_of(model) == expected
 
 
 def test_what_the_command_refuses(run: Path):

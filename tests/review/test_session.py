@@ -1,4 +1,4 @@
-"""What people do on the review page, and what follows. Covers session.py, corrected.py and action_log.py."""
+"""What people do on the review page, and what follows. Covers session.py, classes.py and action_log.py."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ import numpy as np
 from fastapi.testclient import TestClient
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.cli.serve import load
+from anomalyncd.cli.servers import load
 from anomalyncd.discovery.classify import Prediction
 from anomalyncd.serve.app import make_api
-from anomalyncd.serve.limits import Limits
+from anomalyncd.serve.traffic import Limits
 
 TOKEN = "a token of the tests"
 SUFFIX = {"map": ".npy", "mask": ".png"}

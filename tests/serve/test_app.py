@@ -1,6 +1,6 @@
 """The service in this process: right answers, refusals in words, and many clients at once.
 
-Covers app.py, batching.py, guard.py, limits.py, traffic.py and warm_up.py.
+Covers app.py, batching.py, guard.py and traffic.py.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from anomalyncd.cli.serve import load
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
-from anomalyncd.cli.serve import load
 from anomalyncd.errors import SettingsError
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.serve.app import make_api
 from anomalyncd.serve.batching import _decode_upload
-from anomalyncd.serve.limits import Limits
+from anomalyncd.serve.traffic import Limits
 from command import call
 from scenes import images
 from serve.api_client import TOKEN, as_form, as_json, check_same, client_of, open_api, predicted
@@ -266,7 +266,7 @@ def test_masks_that_are_too_ragged_for_run_lengths(served):
 def test_the_answer_is_made_within_the_deadline(served, monkeypatch):
     predictor, _ = load(served["image"], "cpu")
     go = threading.Event()
-    monkeypatch.setattr("anomalyncd.serve.app._Answer.to_json", lambda *_: go.wait(30) and b"{}")
+    monkeypatch.setattr("anomalyncd.serve.app.answer_json", lambda *_: go.wait(30) and b"{}")
     with client_of(make_api(predictor, limits=Limits(seconds=1))) as client, ThreadPoolExecutor(1) as pool:
         late = pool.submit(client.post, PREDICT, files={"image": picture(served)})
         try:
@@ -361,7 +361,7 @@ def test_a_mistake_of_ours_has_a_number_and_spoils_nothing_else(served, caplog):
     encode = predictor.extractor.encode
 
     def choosy(prepared: Any) -> Any:
-        if any(one.record.width == 33 for one in prepared):
+        if any(record.width == 33 for one in prepared for record in one.images):
             raise RuntimeError("cannot stand 33")
         return encode(prepared)
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from anomalyncd.cli.listening import listen
-from anomalyncd.cli.serve import load
+from anomalyncd.cli.servers import listen, load
 from anomalyncd.serve.app import make_api
 from anomalyncd.serve.server import Server
 from serve.api_client import TOKEN
@@ -37,7 +36,7 @@ def serving(run: Path) -> Iterator[str]:
     predictor, _ = load(run, "cpu")
     with listen("127.0.0.1", 0) as listener:
         server = Server(make_api(predictor, token=TOKEN))
-        thread = threading.Thread(target=server.run_on, args=(listener,))
+        thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         while not server.started:
             time.sleep(0.01)

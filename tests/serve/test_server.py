@@ -21,16 +21,15 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 
 from anomalyncd.serve import server
-from anomalyncd.serve.limits import Limits
 from anomalyncd.serve.server import Server
-from anomalyncd.serve.traffic import Traffic
+from anomalyncd.serve.traffic import Limits, Traffic
 from command import fail
 
 # The command as it is, but that a file decides when the network may go on.
 COMMAND = """
 import sys, time
 from pathlib import Path
-from anomalyncd.cli import main, serve
+from anomalyncd.cli import main
 from anomalyncd.regions.extract import Extractor
 from anomalyncd.serve import server
 server.HEAD_SECONDS = 1.0
@@ -200,7 +199,7 @@ class Unread:
         app.mount("/large", large)
         app.state.traffic, app.state.limits = Traffic(), limits
         self.server, self.listener = Server(app), socket.create_server(("127.0.0.1", 0))
-        self.thread = threading.Thread(target=self.server.run_on, args=(self.listener,), daemon=True)
+        self.thread = threading.Thread(target=self.server.run, args=([self.listener],), daemon=True)
         self.thread.start()
         self.client = socket.create_connection(self.listener.getsockname())
         self.client.sendall(b"GET /large/ HTTP/1.1\r\nHost: localhost\r\n\r\n")

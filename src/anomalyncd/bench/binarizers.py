@@ -19,8 +19,7 @@ from ..binarize import Binarizer, FixedThreshold, MEBin, Otsu
 from ..binarize.prepare import binarizer_for, prepare_map
 from ..data.dataset import Sample
 from ..errors import BadFileError, DataError
-from ..report.canvas import BACKGROUND, EMPTY, FAINT, INK
-from ..report.overlay import resized_mask
+from ..report.canvas import BACKGROUND, EMPTY, FAINT, INK, resized_mask
 from ..run.finished import FinishedRun
 from .figures import to_png
 

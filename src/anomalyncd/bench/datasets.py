@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from ..checksums import sha256, stable_hash
-from ..data.dataset import NORMAL_NAMES, Dataset, Picture, load_base, load_dataset
+from ..checksums import stable_hash
+from ..data.dataset import NORMAL_NAMES, Dataset, load_base, load_dataset
 from ..data.gather import Base
 from ..data.layouts import find_images
 from ..errors import DataError
+from ..run.stages import content_digest
 
 NORMAL_FOLDER = Path("train", "good")
 
@@ -74,9 +72,9 @@ def load_product(name: str, root: Path, exclude: Collection[str] = ()) -> BenchD
         raise DataError(f"{root}: expected a product in MVTec AD's layout (test/<class>), but there is no test/.")
     masks, folder = root / "ground_truth", root / NORMAL_FOLDER
     truth = load_dataset(root / "test", masks=masks if masks.is_dir() else None, exclude=exclude)
-    digests = {sample.id: digest(sample.image) for sample in truth}
-    files = [[sample.id, digests[sample.id], digest(sample.mask)] for sample in truth]
-    normal = [[found, digest(folder / found)] for found, _ in find_images(folder)] if folder.is_dir() else []
+    digests = {sample.id: content_digest(sample.image) for sample in truth}
+    files = [[sample.id, digests[sample.id], content_digest(sample.mask)] for sample in truth]
+    normal = [[found, content_digest(folder / found)] for found, _ in find_images(folder)[0]] if folder.is_dir() else []
     in_order = sorted((replace(sample, label=str(sample.label)) for sample in truth), key=lambda s: digests[s.id])
     return BenchData(name, root, replace(truth, samples=in_order), stable_hash(files, normal), tuple(exclude))
 
@@ -87,21 +85,13 @@ def load_base_set(name: str, root: Path, exclude: Collection[str] = ()) -> Bench
     samples = [sample for sample in found if sample.label not in exclude]
     if not samples:
         raise DataError(f"{root}: no class is left of this base set without {', '.join(exclude)}.")
-    fingerprint = stable_hash([[sample.id, digest(sample.image), digest(sample.mask)] for sample in samples])
+    fingerprint = stable_hash(
+        [[sample.id, content_digest(sample.image), content_digest(sample.mask)] for sample in samples]
+    )
     return BenchData(name, root, replace(found, samples=samples), fingerprint, tuple(exclude))
 
 
 def fingerprint_of(place: Path) -> str:
     """Of names and contents of all files below a folder, or of one file."""
     paths = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
-    return stable_hash([[path.relative_to(place).as_posix(), digest(path)] for path in paths])
-
-
-def digest(source: Picture | None) -> str:
-    """SHA-256 of a file's or an array's content; empty where there is none."""
-    if isinstance(source, np.ndarray):
-        return hashlib.sha256(np.ascontiguousarray(source).tobytes()).hexdigest()
-    try:
-        return "" if source is None else sha256(source)
-    except OSError:
-        return ""
+    return stable_hash([[path.relative_to(place).as_posix(), content_digest(path)] for path in paths])

@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -73,6 +73,13 @@ class Binarizer(ABC):
         scaled = (values.astype(np.float64) - self.low_) / (self.high_ - self.low_)
         return np.clip(scaled, 0, 1).astype(np.float32)
 
+    def cut(self, scaled: npt.NDArray[np.float32], level: float) -> BinarizeResult:
+        """The result of one threshold for a normalized map (H, W): foreground is above `level`, 0 … 1."""
+        mask = scaled > level
+        n_regions = cv2.connectedComponents(mask.view(np.uint8), connectivity=8)[0] - 1
+        threshold = self.low_ + level * (self.high_ - self.low_) if n_regions else math.nan
+        return BinarizeResult(mask, threshold, n_regions, np.array([n_regions], np.int32))
+
     def get_state(self) -> dict[str, float]:
         """What `fit` learned, as plain numbers for storing with a model."""
         self._check_fitted()
@@ -112,16 +119,6 @@ def warn_not_finite(values: npt.NDArray[np.float32], stacklevel: int) -> None:
         f"{n_bad} of {values.size} pixels of the anomaly map are NaN or infinite; they count as not anomalous.",
         stacklevel=stacklevel,
     )
-
-
-def threshold_once(scaled: npt.NDArray[np.float32], level: float, threshold: float, erosion: int) -> BinarizeResult:
-    """The result of one threshold: scaled > level, eroded. `threshold` is `level` in the map's own units."""
-    eroded = (scaled > level).astype(np.uint8)
-    if erosion > 1:
-        eroded = cast("npt.NDArray[np.uint8]", cv2.erode(eroded, np.ones((erosion, erosion), np.uint8)))
-    n_regions = cv2.connectedComponents(eroded, connectivity=8)[0] - 1
-    counts = np.array([n_regions], dtype=np.int32)
-    return BinarizeResult(eroded.astype(bool), threshold if n_regions else math.nan, n_regions, counts)
 
 
 def check_whole_number(name: str, value: object, smallest: int, largest: int | None = None) -> None:

@@ -1,9 +1,8 @@
 """Main Element Binarization (Section 3.2 of the paper): threshold where the number of regions is most stable.
 
 The authors' code erodes and labels 64 masks. Here all 64 counts come from one sweep: flat erosion
-commutes with thresholding, so the map, quantised to the thresholds, is eroded once as a grey image
-(`scan.py`); then its pixels are added from the highest threshold to the lowest, and the regions are counted
-on the way (`sweep.py`).
+commutes with thresholding, so the map, quantised to the thresholds, is eroded once as a grey image; then
+its pixels are added from the highest threshold to the lowest, and the regions are counted on the way (`sweep.py`).
 """
 
 from __future__ import annotations

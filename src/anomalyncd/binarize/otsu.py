@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
-from .base import Binarizer, BinarizeResult, check_whole_number, threshold_once
+from .base import Binarizer, BinarizeResult
 
 N_BINS = 256
 
 
 class Otsu(Binarizer):
     """Binarize every map where its histogram splits best into two classes.
-
-    Parameters
-    ----------
-    erosion : side in map pixels of the square that erodes the mask, 0 = off
 
     Attributes
     ----------
@@ -30,25 +24,17 @@ class Otsu(Binarizer):
     (1, 8)
     """
 
-    def __init__(self, erosion: int = 0) -> None:
-        check_whole_number("erosion", erosion, 0)
-        self.erosion = erosion
-
     def binarize(self, anomaly_map: npt.ArrayLike) -> BinarizeResult:
         """(H, W) map of any real dtype → mask at its own threshold; a constant map has no region."""
         scaled = self.normalize(anomaly_map)
         finite = np.isfinite(np.asarray(anomaly_map, dtype=np.float64))  # holes have no say in the threshold
         # Bin b holds b/256 < value <= (b + 1)/256, so that "above bin b" is a strict threshold.
         bins = np.clip(np.ceil(scaled * N_BINS) - 1, 0, N_BINS - 1).astype(np.int64)
-        split = otsu_split(np.bincount(bins[finite], minlength=N_BINS)) if finite.any() else None
-        if split is None:
-            return BinarizeResult(np.zeros(scaled.shape, dtype=bool), math.nan, 0, np.zeros(1, np.int32))
-        level = (split + 1) / N_BINS
-        return threshold_once(scaled, level, self.low_ + level * (self.high_ - self.low_), self.erosion)
+        return self.cut(scaled, (otsu_split(np.bincount(bins[finite], minlength=N_BINS)) + 1) / N_BINS)
 
 
-def otsu_split(histogram: npt.NDArray[np.int64]) -> int | None:
-    """The last bin of the lower class where the variance between classes is largest; None if one bin is used.
+def otsu_split(histogram: npt.NDArray[np.int64]) -> int:
+    """The last bin of the lower class where the variance between classes is largest; the last of all if one bin is used.
 
     Parameters
     ----------
@@ -59,14 +45,13 @@ def otsu_split(histogram: npt.NDArray[np.int64]) -> int | None:
     >>> otsu_split(np.array([5, 4, 0, 0, 3, 2]))
     1
     """
+    is_split = (np.cumsum(histogram) > 0) & (np.cumsum(histogram) < histogram.sum())
+    if not is_split.any():
+        return len(histogram) - 1
     weights = histogram / histogram.sum()
     below = np.cumsum(weights)
     moment = np.cumsum(weights * np.arange(len(weights)))
-    spread = below * (1 - below)
-    is_split = (np.cumsum(histogram) > 0) & (np.cumsum(histogram) < histogram.sum())
-    if not is_split.any():
-        return None
     variance = np.zeros(len(weights))
-    np.divide((moment[-1] * below - moment) ** 2, spread, out=variance, where=is_split)
+    np.divide((moment[-1] * below - moment) ** 2, below * (1 - below), out=variance, where=is_split)
     # Bins without pixels repeat the value before them up to rounding; take the first of them.
     return int(np.flatnonzero(variance >= variance.max() * (1 - 1e-12))[0])

@@ -11,10 +11,10 @@ from ..errors import DataError, SettingsError
 from . import options as opt
 from .show import show
 
-app = typer.Typer(help="Named experiments: the paper's tables beside our own figures.", no_args_is_help=True)
+bench = typer.Typer(help="Named experiments: the paper's tables beside our own figures.", no_args_is_help=True)
 
 
-@app.command("list")
+@bench.command("list")
 def bench_list() -> None:
     """What there is."""
     from rich.table import Table
@@ -29,7 +29,7 @@ def bench_list() -> None:
     typer.echo("Run one: anomalyncd bench run NAME --data hazelnut=PATH --data steel=PATH")
 
 
-@app.command("run")
+@bench.command("run")
 def bench_run(
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Of `bench list`, or a .yaml file of your own.")],
     data: Annotated[
@@ -45,7 +45,7 @@ def bench_run(
     only: Annotated[str, typer.Option(metavar="PATTERN", help="Rows to run, as '*default*'.")] = "*",
     stored: Annotated[bool, typer.Option("--stored", help="Run nothing: the table of what is there.")] = False,
     backbone: opt.Backbone = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    device: opt.Device = "auto",
     settings: opt.Set = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -62,20 +62,20 @@ def bench_run(
     experiments = [load_experiment(name) for name in names]
     given = {_data_and_source(name): path for name, path in parse_data(maps or []).items()}
     layer = opt.layered(None, settings, backbone=backbone, device=None if device == "auto" else device)
-    bench = Bench(work, parse_data(data), maps=given, settings=layer, progress=opt.make_progress(quiet))
+    runner = Bench(work, parse_data(data), maps=given, settings=layer, progress=opt.make_progress(quiet))
     chosen = None if seeds is None else _numbers(seeds)
     tables = RunFolder(out or work / "tables")
     made = 0
     for experiment in experiments:
         try:
-            outcome = bench.run(experiment, seeds=chosen, only=only, show=stored)
+            outcome = runner.run(experiment, seeds=chosen, only=only, show=stored)
         except DataError as error:  # none of its data sets is there; those of the next may be
             if not made and experiment is experiments[-1]:
                 raise
-            bench.progress.warn(str(error))
+            runner.progress.warn(str(error))
             continue
         made += 1
-        command = bench.progress.call
+        command = runner.progress.call
         tables.write_text(f"{experiment.name}.md", to_markdown(outcome, command))
         tables.write_text(f"{experiment.name}.csv", to_csv(outcome))
         header, rows = to_rows(outcome)

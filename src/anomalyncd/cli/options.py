@@ -20,6 +20,10 @@ Images = Annotated[
     typer.Argument(metavar="IMAGES", help="A folder of images, a folder of class folders, or a CSV or Parquet table."),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of `discover`.")]
+RunOrExport = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="Run folder of `discover`, or a folder of `export --format onnx|openvino`."),
+]
 Maps = Annotated[Path | None, typer.Option(help="Folder of anomaly maps (NPY, TIFF, PNG), named as the images.")]
 Masks = Annotated[Path | None, typer.Option(help="Folder of masks instead of maps; an image without one is normal.")]
 Exclude = Annotated[list[str] | None, typer.Option(metavar="CLASS", help="Class folder to leave out. Repeatable.")]
@@ -44,7 +48,11 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file of 
 Preset = Annotated[str | None, typer.Option(help="fast (default) or paper.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice, 0 by default.")]
 Backbone = Annotated[str | None, typer.Option(help="auto, a name of `weights list`, or a ViT of timm.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
+DeviceOrSetting = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …")]
+Precision = Annotated[
+    str, typer.Option(help="float32 or bfloat16; auto is bfloat16 on a GPU that has it, else float32.")
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as learn.epochs=10. Repeatable.")
 ]
@@ -87,12 +95,6 @@ def n_classes(value: Any) -> int | str:
         raise SettingsError(f"--classes must be a whole number or auto, but got {value!r}.") from None
 
 
-def not_both(maps: Path | None, masks: Path | None) -> None:
-    """Maps and masks say the same thing in two ways."""
-    if maps is not None and masks is not None:
-        raise SettingsError("give either --maps or --masks, not both.")
-
-
 def warn_of_unknown(exclude: Sequence[str] | None, images: Path, progress: Terminal) -> None:
     """A misspelt class to leave out is left in, so this must be said."""
     if not exclude:
@@ -112,14 +114,3 @@ def make_progress(quiet: bool) -> Terminal:
     progress = Terminal(bars=not quiet)
     progress.call = shlex.join(["anomalyncd", *sys.argv[1:]])
     return progress
-
-
-def spare_inputs(*outputs: Path, run: Path, inputs: Sequence[Path]) -> None:
-    """Refuse results that would take the place of what they are made from."""
-    from ..run.folder import EXPORT, OWN
-
-    own = {run.resolve(), *((run / name).resolve() for name in OWN if name != EXPORT)}
-    read = own | {path.resolve() for path in inputs}
-    for path in outputs:
-        if path.resolve() in read:
-            raise SettingsError(f"{path}: this would be written over what is read. Choose another place for --out.")

@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from ..data.dataset import Sample
     from ..discovery.detect import DetectionRun
+    from ..discovery.model import DiscoveryModel
     from ..estimator import AnomalyNCD
     from ..metrics import Evaluation
     from ..progress import Terminal
@@ -112,14 +113,17 @@ def show_run(model: AnomalyNCD, items: Sequence[Sample], out: Path, progress: Te
     show_count(run)
     show_small(run)
     draw(run, progress)
-    if model.model_.config.detect.name:
-        inputs = ""
-    else:
-        inputs = "--masks MASKS " if model.model_.binarizer is None else "--maps MAPS "
     labels = "" if "true_label" in model.images_ else " --labels TABLE"
     typer.echo(f"Next: anomalyncd evaluate {quoted(out)}{labels}")
     typer.echo(f"  or: anomalyncd review {quoted(out)}   (name, merge and correct the classes)")
-    typer.echo(f"  or: anomalyncd predict {quoted(out)} NEW_IMAGES {inputs}--out new.csv")
+    typer.echo(f"  or: anomalyncd predict {quoted(out)} NEW_IMAGES {inputs_of(model.model_)}--out new.csv")
+
+
+def inputs_of(model: DiscoveryModel) -> str:
+    """Options that `predict` needs besides images, as the run was made."""
+    if model.config.detect.name:
+        return ""
+    return "--masks MASKS " if model.binarizer is None else "--maps MAPS "
 
 
 def show_count(run: FinishedRun) -> None:
@@ -153,8 +157,7 @@ def show_small(run: FinishedRun) -> None:
 
 def draw(run: FinishedRun, progress: Terminal) -> None:
     """The pictures of a run, and where they are."""
-    from ..report.classes import draw_class_sheets, draw_classes
-    from ..report.count import draw_count
+    from ..report.classes import draw_class_sheets, draw_classes, draw_count
     from ..report.html import write_report
 
     try:

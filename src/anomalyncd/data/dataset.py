@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, overload
@@ -13,26 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, SettingsError
+from .companions import find_companions, missing_maps
 from .images import IMAGE_SUFFIXES
-from .layouts import (
-    counted,
-    is_inside,
-    match_files,
-    match_names,
-    missing_maps_message,
-    named,
-    posix,
-    product_folder,
-    scan_images,
-    stem_of,
-)
+from .layouts import counted, find_images, is_inside, named, posix, product_folder
 from .lists import is_table, read_table, row_name
-from .maps import MAP_SUFFIXES, StackRow, open_stack, read_row_names
+from .maps import StackRow
 
 Picture = Path | npt.NDArray[Any]
 Source = Picture | StackRow
 NORMAL_NAMES = frozenset({"good", "normal", "ok"})
-MASK_SUFFIXES = IMAGE_SUFFIXES | {".npy"}
 _BASE_LAYOUTS = (
     "A base set holds images/<class>/<name> and masks/<class>/<name>, "
     "or test/<class>/<name> and ground_truth/<class>/<name>_mask.png"
@@ -73,9 +62,6 @@ class Dataset(Sequence[Sample]):
 
     def __len__(self) -> int:
         return len(self.samples)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self.samples)
 
     @overload
     def __getitem__(self, index: int) -> Sample: ...
@@ -178,19 +164,21 @@ def load_dataset(
     """
     source = Path(images)
     excluded = {exclude} if isinstance(exclude, str) else set(exclude)
-    map_place = None if maps is None else _map_place(Path(maps))
-    mask_folder = None if masks is None else product_folder(_folder(masks, "masks"), "ground_truth", "test")
+    places: dict[str, Path] = {}
+    if maps is not None:
+        places["map"] = _map_place(Path(maps))
+    if masks is not None:
+        places["mask"] = product_folder(_folder(masks, "masks"), "ground_truth", "test")
     foreign: list[str] = []
     if os.path.isfile(source) and is_table(source):
         root, everything = source.parent, _read_samples(source, with_maps)
         samples = [sample for sample in everything if sample.label not in excluded]
     else:
         root = product_folder(_folder(source, "images, or a CSV or Parquet file"), "test")
-        places = [place for place in (map_place, mask_folder) if place is not None and place.is_dir()]
-        found, foreign = scan_images(root, other_folders=places)
+        images_found, foreign = find_images(root, other_folders=[place for place in places.values() if place.is_dir()])
         foreign = [file for file in foreign if file.split("/")[0] not in excluded]
-        everything = [Sample(id_, root / id_, label=label) for id_, label in found]
-        samples = [s for s in everything if s.label not in excluded and s.id.split("/")[0] not in excluded]
+        everything = [Sample(id_, root / id_, label=label) for id_, label in images_found]
+        samples = [sample for sample in everything if not excluded & {sample.label, sample.id.split("/")[0]}]
     notes = []
     if foreign:
         notes.append(f"{counted(foreign, 'file')} of other formats left out: {named(foreign)}; convert them to PNG")
@@ -198,18 +186,18 @@ def load_dataset(
         what = f"all {len(everything)} images are excluded" if everything else ". ".join(["found none", *notes])
         raise DataError(f"{source}: expected images ({', '.join(sorted(IMAGE_SUFFIXES))}), {what}")
     samples.sort(key=lambda sample: sample.id)
-    _check_names(samples)
+    for sample in samples:
+        if (name := sample.id.encode("utf-8", "backslashreplace").decode()) != sample.id:
+            raise DataError(f"{name}: the file's name is not valid UTF-8. Rename it")
 
-    all_ids = [sample.id for sample in everything]
-    if map_place is not None:
-        samples, surplus = _with_maps(samples, map_place, root, all_ids)
-        notes += _surplus_note(map_place, surplus, "map", root)
-    if mask_folder is not None:
-        samples, surplus = _with_masks(samples, mask_folder, root, all_ids)
-        notes += _surplus_note(mask_folder, surplus, "mask", root)
+    for what, place in places.items():
+        found, surplus = find_companions(what, place, root, [s.id for s in samples], [s.id for s in everything])
+        samples = [replace(sample, **{what: found.get(sample.id)}) for sample in samples]  # type: ignore[arg-type]
+        if surplus and not is_inside(root, place):  # there, other files lie among them
+            notes.append(f"{place}: {counted(surplus, what)} of no image left out: {named(surplus)}")
     without_map = [sample.id for sample in samples if sample.map is None]
     if 0 < len(without_map) < len(samples):
-        raise DataError(missing_maps_message(source, len(samples), without_map))
+        raise DataError(missing_maps(source, len(samples), without_map))
     searched = [Path(place) for place in (maps, masks) if place is not None]
     folders = searched if is_table(source) else [*searched, root]
     return Dataset(tuple(samples), root, tuple(folders), notes=tuple(notes))
@@ -273,71 +261,6 @@ def _map_place(path: Path) -> Path:
     return product_folder(_folder(path, "maps, or a .npy stack of maps"), "test")
 
 
-def _with_maps(samples: list[Sample], place: Path, root: Path, all_ids: list[str]) -> tuple[list[Sample], list[str]]:
-    """Samples with their maps, and the names of maps that are of no image."""
-    ids, left_out = _split(samples, all_ids)
-    stacked = place.is_file()
-    found: Mapping[str, Path | StackRow]
-    if stacked:
-        found, surplus = _match_rows(ids, place, root, all_ids, left_out)
-    else:
-        found, surplus = match_files(ids, place, suffixes=MAP_SUFFIXES, ending="_map", root=root, left_out=left_out)
-    missing = [id_ for id_ in ids if id_ not in found]
-    if missing:
-        raise DataError(missing_maps_message(place, len(ids), missing, surplus, stacked=stacked))
-    return [replace(sample, map=found[sample.id]) for sample in samples], surplus
-
-
-def _match_rows(
-    ids: list[str], stack: Path, root: Path, all_ids: list[str], left_out: list[str]
-) -> tuple[dict[str, StackRow], list[str]]:
-    n_rows = len(open_stack(stack))
-    named_rows = read_row_names(stack)
-    if named_rows is None:
-        kept = set(ids)
-        for order in (all_ids, [id_ for id_ in all_ids if id_ in kept]):
-            if len(order) == n_rows:
-                return {id_: StackRow(stack, index) for index, id_ in enumerate(order)}, []
-        table, text = stack.with_suffix(".csv"), stack.with_suffix(".txt")
-        raise DataError(
-            f"{stack}: expected one map for each of {len(ids)} images, found {n_rows} maps. To say which image each is of, "
-            f"put the images' names into {table.name} (column 'image') or {text.name} (one a line) beside it"
-        )
-    source, names = named_rows
-    if len(names) != n_rows:
-        raise DataError(
-            f"{source}: expected a name for each of {n_rows} maps in {stack.name}, found {len(names)} names"
-        )
-    match = match_names(ids, names, ending="_map", root=root, source=source, left_out=left_out)
-    return {id_: StackRow(stack, position) for id_, position in match.found.items()}, match.surplus
-
-
-def _with_masks(samples: list[Sample], folder: Path, root: Path, all_ids: list[str]) -> tuple[list[Sample], list[str]]:
-    """Samples with their masks, and the names of masks that are of no image."""
-    ids, left_out = _split(samples, all_ids)
-    found, surplus = match_files(ids, folder, suffixes=MASK_SUFFIXES, ending="_mask", root=root, left_out=left_out)
-    if not found:
-        others = f". {counted(surplus, 'mask')} of no image: {named(surplus)}" if surplus else ""
-        raise DataError(
-            f"{folder}: expected masks for {len(ids)} images, found none that matches. "
-            f"The mask of {ids[0]} would be {stem_of(ids[0])}.png or {stem_of(ids[0])}_mask.png{others}"
-        )
-    return [replace(sample, mask=found.get(sample.id)) for sample in samples], surplus
-
-
-def _split(samples: Sequence[Sample], all_ids: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Ids of the samples, and those that were excluded."""
-    ids = [sample.id for sample in samples]
-    kept = set(ids)
-    return ids, [id_ for id_ in all_ids if id_ not in kept]
-
-
-def _surplus_note(place: Path, surplus: Sequence[str], what: str, root: Path) -> list[str]:
-    if not surplus or is_inside(root, place):  # there, other files lie among the maps
-        return []
-    return [f"{place}: {counted(surplus, what)} of no image left out: {named(surplus)}"]
-
-
 def _read_samples(path: Path, with_maps: bool) -> list[Sample]:
     wanted = ("image", "map", "mask") if with_maps else ("image", "mask")
     samples: list[Sample] = []
@@ -354,12 +277,3 @@ def _read_samples(path: Path, with_maps: bool) -> list[Sample]:
             raise DataError(f"{path}, {row_name(path, line)}: the image {id_} is already in {row_name(path, first)}")
         samples.append(Sample(id_, files["image"], files.get("map"), files.get("mask"), cells.get("label") or None))
     return samples
-
-
-def _check_names(samples: Sequence[Sample]) -> None:
-    for sample in samples:
-        try:
-            sample.id.encode()
-        except UnicodeEncodeError:
-            name = sample.id.encode("utf-8", "backslashreplace").decode()
-            raise DataError(f"{name}: the file's name is not valid UTF-8. Rename it") from None

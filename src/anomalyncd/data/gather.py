@@ -108,7 +108,7 @@ def gather_normal(normal: Sources | Dataset | None) -> Dataset:
         raise DataError(
             f"{root}: expected normal images only (--normal), but it has masks of defects in ground_truth/."
         )
-    samples = tuple(Sample(name, root / name) for name, _ in find_images(root))
+    samples = tuple(Sample(name, root / name) for name, _ in find_images(root)[0])
     if not samples:
         raise DataError(f"{root}: expected normal images (--normal), none found.")
     return Dataset(samples, root, folders=(folder,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import mmap
 import os
 import re
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from .lists import read_table
 MAP_SUFFIXES = frozenset({".npy", ".tif", ".tiff", ".png"})
 _LOSSY_FORMATS = ("JPEG", "MPO", "WEBP")
 _NPY_START = b"\x93NUMPY"
+_LONGEST_HEADER = 100_000  # bytes; NumPy itself reads no more than a tenth of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,10 @@ def read_map(
     array([[0. , 0.2, 1. ]], dtype=float32)
     """
     if isinstance(source, StackRow):
-        values, name = _read_row(source), str(source)
+        stack, name = open_stack(source.path), str(source)
+        if source.index >= len(stack):
+            raise BadFileError(f"{name}: the stack holds only {len(stack)} maps by now")
+        values = _without_single_axes(np.array(stack[source.index]))
     else:
         values, name, _ = _read(source, "map array", max_pixels)
     values = _numbers(values, name)
@@ -176,34 +181,28 @@ def _read(
     if isinstance(source, np.ndarray):
         return _without_single_axes(source), name, ""
     held = source if isinstance(source, bytes) else as_path(source)
-    if _is_npy(held):
-        return _read_npy(held), name_of(held), ""
-    values, picture_format = decode(held, palette_indices=palette_indices, max_pixels=max_pixels)
-    return values, name_of(held), picture_format
-
-
-def _read_row(row: StackRow) -> NDArray[Any]:
-    stack = open_stack(row.path)
-    if row.index >= len(stack):
-        raise BadFileError(f"{row}: the stack holds only {len(stack)} maps by now")
-    return _without_single_axes(np.array(stack[row.index]))
-
-
-def _is_npy(source: Path | bytes) -> bool:
-    return source.startswith(_NPY_START) if isinstance(source, bytes) else source.suffix.lower() == ".npy"
-
-
-def _read_npy(source: Path | bytes) -> NDArray[Any]:
-    values = _npy_of(source) if isinstance(source, bytes) else _open_npy(source)
+    if not (held.startswith(_NPY_START) if isinstance(held, bytes) else held.suffix.lower() == ".npy"):
+        values, picture_format = decode(held, palette_indices=palette_indices, max_pixels=max_pixels)
+        return values, name_of(held), picture_format
+    values = _open_npy(held)
     if values.size > MAX_PIXELS:
-        raise BadFileError(f"{name_of(source)}: has {values.size:,} values, more than the limit of {MAX_PIXELS:,}")
-    return _without_single_axes(np.array(values))
+        raise BadFileError(f"{name_of(held)}: has {values.size:,} values, more than the limit of {MAX_PIXELS:,}")
+    return _without_single_axes(np.array(values)), name_of(held), ""
 
 
-def _npy_of(data: bytes) -> NDArray[Any]:
-    """As `_open_npy`, and for the same reason not `np.load`, which takes the memory that a header promises."""
+def _open_npy(source: Path | bytes) -> NDArray[Any]:
+    """The array of an NPY file, mapped into memory rather than read, or of its bytes.
+
+    Not by `np.load`, which takes the memory that a header promises, whatever the file holds.
+    """
+    data: bytes | mmap.mmap
     try:
-        file = io.BytesIO(data)
+        if isinstance(source, bytes):
+            data = source
+        else:
+            with open_file(source) as opened:
+                data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        file = io.BytesIO(data[:_LONGEST_HEADER])
         version = np.lib.format.read_magic(file)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, by_columns, dtype = readers[version](file)
@@ -212,17 +211,10 @@ def _npy_of(data: bytes) -> NDArray[Any]:
         count = math.prod(shape)
         values = np.frombuffer(data, dtype, count, file.tell()) if count else np.empty(0, dtype)
         return values.reshape(shape, order="F" if by_columns else "C")
-    except Exception as error:
-        raise BadFileError(f"{name_of(data)}: expected a NumPy .npy array of numbers ({error})") from error
-
-
-def _open_npy(path: Path) -> NDArray[Any]:
-    open_file(path).close()
-    try:
-        # Memory-mapped: a header that promises more than the file holds is refused before memory is taken.
-        return np.lib.format.open_memmap(path, mode="r")
+    except BadFileError:
+        raise
     except Exception as error:  # the header is parsed as Python, so damage shows in many ways
-        raise BadFileError(f"{path}: expected a NumPy .npy array of numbers ({error})") from error
+        raise BadFileError(f"{name_of(source)}: expected a NumPy .npy array of numbers ({error})") from error
 
 
 def _numbers(values: NDArray[Any], name: str) -> NDArray[Any]:

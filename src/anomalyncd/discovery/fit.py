@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ..assign.false_alarms import false_alarm_threshold
 from ..binarize.prepare import binarizer_for, fit_binarizer
@@ -15,17 +14,17 @@ from ..data.dataset import Dataset, Sample
 from ..detect import Detector
 from ..errors import DataError, RunError
 from ..labels import default_name
-from ..learn.classifier import Parts
-from ..learn.distributed import team
+from ..learn.classifier import FeatureParts
+from ..learn.distributed import process_group
 from ..learn.fit import RegionSet, is_banked
 from ..model.device import choose_device
 from ..regions.extract import Extractor
 from ..regions.records import report_files
 from ..run.finished import read_corrections
-from ..run.folder import COUNT, HISTORY, MODEL_FILE, RANGE, RETRAINED, UPDATE
+from ..run.folder import UPDATE
 from ..run.stages import Stages
 from ..run.store import RegionStore
-from ..run.tables import manifest, to_csv
+from ..run.tables import manifest
 from .learning import learn_classes
 from .maps import make_maps
 from .model import DiscoveryModel, make_encoder, read_names, restore_binarizer
@@ -80,10 +79,9 @@ def discover(
         with stages.timed("base set"):
             labelled = _find_base_regions(stages, model, base)
     with stages.timed("learning"):
-        key = stages.learn_key(dataset, base, novel)
-        model, features, fixed = stages.once(
-            "learn", key, lambda: _learned(stages, novel, known),
-            lambda: _learn(stages, model, novel, labelled, threshold, known), RETRAINED,
+        model, features, fixed = stages.learning(
+            dataset, base, novel, lambda: _learned(stages, novel, known),
+            lambda: _learn(stages, model, novel, labelled, threshold, known),
         )  # fmt: skip
     rows = manifest(novel.images, dataset.samples, folder.path)
     result, files = classify_stored(model, novel, features, rows, truth=dataset.truth, fixed=fixed)
@@ -93,7 +91,7 @@ def discover(
 
 def _check(stages: Stages, dataset: Dataset) -> None:
     device = choose_device(stages.config.device)  # a wrong one is said now, not after the maps were read
-    team().check(device, banked=is_banked(stages.config.learn, device))
+    process_group().check(device, banked=is_banked(stages.config.learn, device))
     for note in dataset.notes:
         stages.progress.warn(note)
     if stages.folder.has_begun(UPDATE):
@@ -109,22 +107,13 @@ def _fit_range(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> float
         return 0.0
     config = stages.config
 
-    def make() -> dict[str, Any]:
+    def fit() -> dict[str, Any]:
         binarizer, maxima = binarizer_for(config.binarize, has_normal=config.has_normal), []  # type: ignore[var-annotated]
         with stages.progress.task("Range of the maps", len(dataset)) as advance:
             fit_binarizer(binarizer, dataset.samples, config.binarize.min_map_size, advance, maxima)
-        state = {**binarizer.get_state(), "scores": binarizer.normalize(np.array([maxima]))[0].tolist()}
-        stages.folder.write_json(RANGE, state)
-        return state
+        return {**binarizer.get_state(), "scores": binarizer.normalize(np.array([maxima]))[0].tolist()}
 
-    def read() -> dict[str, Any] | None:
-        state = stages.folder.read_json(RANGE)
-        try:
-            return {"low": float(state["low"]), "high": float(state["high"]), "scores": [*map(float, state["scores"])]}
-        except (KeyError, TypeError, ValueError):
-            return None
-
-    state = stages.once("range", stages.range_key(dataset), read, make, RANGE)
+    state = stages.range(dataset, fit)
     model.binarizer = restore_binarizer(config, state)
     threshold = false_alarm_threshold(state["scores"]) if config.has_normal else 0.0
     if config.crop.no_region == "gate":
@@ -166,7 +155,9 @@ class _Known:
     corrections: dict[Key, int]
 
 
-def _learned(stages: Stages, novel: RegionStore, known: _Known) -> tuple[DiscoveryModel, Parts, dict[Key, int]] | None:
+def _learned(
+    stages: Stages, novel: RegionStore, known: _Known
+) -> tuple[DiscoveryModel, FeatureParts, dict[Key, int]] | None:
     """What an earlier call learned from the same regions; None where it is damaged."""
     try:
         model = DiscoveryModel.read(stages.folder.path, device=stages.config.device, names=False)
@@ -177,7 +168,7 @@ def _learned(stages: Stages, novel: RegionStore, known: _Known) -> tuple[Discove
     if model.config != stages.config:  # only in what learning does not depend on
         model.config = stages.config
         model.fit_unknown(features, novel.regions)
-        stages.folder.write(MODEL_FILE, model.pack())
+        stages.keep_learned(model.pack(), (), None)
     return model, features, known.corrections
 
 
@@ -188,20 +179,16 @@ def _learn(
     base: RegionSet | None,
     threshold: float,
     known: _Known,
-) -> tuple[DiscoveryModel, Parts, dict[Key, int]]:
+) -> tuple[DiscoveryModel, FeatureParts, dict[Key, int]]:
     """Learn, and keep what was learned; also the features of all regions as the trained network sees them."""
-    folder, progress = stages.folder, stages.progress
+    progress, count = stages.progress, None
     if renamed := {k: name for k, name in known.names.items() if name != model.names.get(k, default_name(k))}:
         progress.warn(f"classes are learned anew, so the names given to them no longer fit: {renamed}")
     if known.corrections:
         progress.warn(f"classes are learned anew, and {len(known.corrections)} corrected regions with them.")
-    features: Parts = novel.parts
+    features: FeatureParts = novel.parts
     if novel.regions:
         features, count = learn_classes(model, novel, base, threshold, progress)
-        if count is not None:
-            folder.write_json(COUNT, count)
-        if model.classifier is not None and model.classifier.history:
-            folder.write_text(HISTORY, to_csv(pd.DataFrame(model.classifier.history)))
         if model.is_retrained:
             novel.keep_features(features)
         model.fit_unknown(features, novel.regions)
@@ -209,5 +196,5 @@ def _learn(
         if not len(model.classes):
             model.set_count(1)
         progress.warn("no image has an anomalous region: all of them are normal, and there is nothing to learn.")
-    folder.write(MODEL_FILE, model.pack())
+    stages.keep_learned(model.pack(), model.classifier.history if model.classifier else (), count)
     return model, features, {}

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from ..assign.count import CountEstimate, estimate_count, n_steps
 from ..config import Config
-from ..learn.classifier import Parts
+from ..learn.classifier import FeatureParts
 from ..learn.cluster import by_size, check_enough
-from ..learn.distributed import team
+from ..learn.distributed import process_group
 from ..learn.features import CROP_PARTS, FeatureSpace
 from ..learn.fit import RegionSet, fit_classifier, is_banked
 from ..progress import Silent
@@ -26,7 +26,7 @@ Rows = npt.NDArray[np.int64]
 
 def learn_classes(
     model: DiscoveryModel, novel: RegionStore, base: RegionSet | None, threshold: float, progress: Silent
-) -> tuple[Parts, dict[str, Any] | None]:
+) -> tuple[FeatureParts, dict[str, Any] | None]:
     """Give a model its classes, from the regions of a run and a base set.
 
     Parameters
@@ -59,7 +59,7 @@ def learn_classes(
     return features, count
 
 
-def count_classes(parts: Parts, used: Rows, strong: Rows, config: Config, progress: Silent) -> CountEstimate:
+def count_classes(parts: FeatureParts, used: Rows, strong: Rows, config: Config, progress: Silent) -> CountEstimate:
     """Estimate the number of classes from the regions that may be defects, on frozen features.
 
     Parameters
@@ -120,7 +120,7 @@ def _train(
     progress: Silent,
 ) -> None:
     """Train on the `used` regions, of which `examples` (bool) are normal for sure; every process learns the same lesson."""
-    config, vit, together = model.config, model.vit(progress.say), team()
+    config, vit, together = model.config, model.vit(progress.say), process_group()
     device = next(vit.parameters()).device
     lesson = Lesson(
         str(novel.run.path.absolute()), settings_for_helpers(config, device.type), model.n_region_classes,
@@ -138,7 +138,7 @@ def _train(
         model.classifier = fit_classifier(
             lesson.regions(novel), base, lesson.n_classes, config, vit, workspace=novel.run.place(novel.tokens),
             normal=lesson.normal, on_view=lambda _: on_view(),
-            on_epoch=lambda row: on_epoch(1, f"loss {row['loss']:.4f}"), team=together,
+            on_epoch=lambda row: on_epoch(1, f"loss {row['loss']:.4f}"), group=together,
         )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def _encode_again(model: DiscoveryModel, novel: RegionStore, progress: Silent) -
     return {**novel.parts, "class_token": np.concatenate(tokens)}
 
 
-def _number_by_size(model: DiscoveryModel, features: Parts, regions: Sequence[Region]) -> None:
+def _number_by_size(model: DiscoveryModel, features: FeatureParts, regions: Sequence[Region]) -> None:
     """The defect class with the most regions becomes class 1, and so on."""
     assert model.classifier is not None
     defects = np.flatnonzero(model.classes > 0)

@@ -22,7 +22,7 @@ from ..data.dataset import Dataset
 from ..data.gather import Sources, gather
 from ..errors import DataError, RunError
 from ..labels import default_name
-from ..learn.classifier import Classifier, Parts
+from ..learn.classifier import Classifier, FeatureParts
 from ..learn.features import RegionEncoder, TokenNetwork
 from ..regions.extract import Extractor
 from ..regions.find import Region
@@ -119,7 +119,7 @@ class DiscoveryModel:
         """Classes that regions fall into."""
         return len(self.learned_classes)
 
-    def region_probabilities(self, parts: Parts, regions: Sequence[Region]) -> npt.NDArray[np.float64]:
+    def region_probabilities(self, parts: FeatureParts, regions: Sequence[Region]) -> npt.NDArray[np.float64]:
         """(R, K) over `classes`; rows of NaN where nothing was learned."""
         out = np.zeros((len(regions), len(self.classes)))
         if not regions:
@@ -136,7 +136,7 @@ class DiscoveryModel:
         return out
 
     def fit_unknown(
-        self, parts: Parts, regions: Sequence[Region], known: npt.NDArray[np.bool_] | None = None
+        self, parts: FeatureParts, regions: Sequence[Region], known: npt.NDArray[np.bool_] | None = None
     ) -> npt.NDArray[np.float64]:
         """Fit the unknown score to the run's own regions; returns (R,), how far each of them lies from the others.
 
@@ -153,7 +153,7 @@ class DiscoveryModel:
         return scores
 
     def recognize(
-        self, parts: Parts, regions: Sequence[Region]
+        self, parts: FeatureParts, regions: Sequence[Region]
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """As `region_probabilities`, with rows of NaN for regions of an unknown kind, and the unknown score (R,) of each."""
         probabilities, scores = self.region_probabilities(parts, regions), np.zeros(len(regions))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..errors import DataError
 from ..labels import default_name
-from ..learn.classifier import Parts
+from ..learn.classifier import FeatureParts
 from ..learn.cluster import centres
 from ..learn.refine import refine
 from ..progress import Silent
@@ -88,7 +88,7 @@ class RunState:
 
     model: DiscoveryModel
     store: RegionStore
-    features: Parts
+    features: FeatureParts
     labels: npt.NDArray[np.int64]
     fixed: npt.NDArray[np.bool_]
     truth: dict[str, str]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ..assign.images import image_classes, merge_regions
 from ..labels import NORMAL, UNKNOWN, default_name
-from ..learn.classifier import Parts
+from ..learn.classifier import FeatureParts
 from ..regions.find import Region
 from ..regions.records import ImageRecord
 from ..run.store import RegionStore
@@ -129,7 +129,7 @@ def _counted(
 def classify_stored(
     model: DiscoveryModel,
     store: RegionStore,
-    features: Parts,
+    features: FeatureParts,
     rows: pd.DataFrame,
     *,
     truth: Mapping[str, str],
@@ -163,7 +163,7 @@ def classify_stored(
     return result, result_files(result.images, result.regions, outliers, rows, model.names)
 
 
-def _outliers(model: DiscoveryModel, features: Parts, regions: pd.DataFrame) -> pd.DataFrame:
+def _outliers(model: DiscoveryModel, features: FeatureParts, regions: pd.DataFrame) -> pd.DataFrame:
     """Regions apart from all others, too few for a class or too odd for theirs: the table groups.csv."""
     found: list[list[int]] = []
     if model.classifier is not None and len(regions):

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..config import Config, make_config
 from ..errors import AnomalyNCDError
-from ..learn.distributed import LostProcessError, Team, join
+from ..learn.distributed import LostProcessError, ProcessGroup, join
 from ..learn.fit import RegionSet, fit_classifier
 from ..run.folder import RunFolder
 from ..run.store import RegionStore
@@ -29,7 +29,7 @@ class Lesson:
 
     run : the run folder; config : all settings, as JSON
     n_classes, normal : as `fit_classifier` takes them
-    used : regions to learn from, in this order; pinned : which of those are normal for sure, or None
+    used : regions to learn from, in this order; known_normal : which of those are normal for sure, or None
     base : class of each region of the base set, or None where there is no such set
     """
 
@@ -38,7 +38,7 @@ class Lesson:
     n_classes: int
     normal: int | None
     used: list[int]
-    pinned: list[bool] | None = None
+    known_normal: list[bool] | None = None
     base: list[int] | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -48,9 +48,9 @@ class Lesson:
         """The regions to learn from."""
         used = np.array(self.used, np.int64)
         scores = np.array([store.regions[index].score for index in self.used], np.float32)
-        pinned = None if self.pinned is None else np.array(self.pinned, bool)
+        known_normal = None if self.known_normal is None else np.array(self.known_normal, bool)
         parts = {name: values[used] for name, values in store.parts.items()}
-        return RegionSet(parts, scores, lambda index: store.crop(self.used[index]), pinned=pinned)
+        return RegionSet(parts, scores, lambda index: store.crop(self.used[index]), known_normal=known_normal)
 
 
 def labelled_regions(store: RegionStore, labels: list[int]) -> RegionSet:
@@ -68,36 +68,36 @@ def together(work: Callable[[], T]) -> T | None:
 
     Returns what `work` returns, and None in the others, which print nothing unless they break.
     """
-    team = join()
-    if team.leads:
+    group = join()
+    if group.leads:
         # `torchrun` ends the others so when one process died: sweep up and say so, as if a person had stopped the run.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             return work()
         finally:
-            team.dismiss()
+            group.dismiss()
     try:
-        help_out(team)
+        help_out(group)
     except (LostProcessError, KeyboardInterrupt):  # the leader says what there is to say
         raise SystemExit(1) from None
     return None
 
 
-def help_out(team: Team) -> None:
+def help_out(group: ProcessGroup) -> None:
     """Take part in every lesson until the leader needs no more help."""
     warnings.simplefilter("ignore")
-    while (task := team.wait()) is not None:
+    while (task := group.wait()) is not None:
         try:
-            learn(Lesson(**task), team)
+            learn(Lesson(**task), group)
         except Exception as error:
-            if team.busy:  # the others are not where this process is
+            if group.busy:  # the others are not where this process is
                 raise
             if not isinstance(error, AnomalyNCDError):  # the leader was told what, but not where
                 traceback.print_exc()
-        team.busy = False
+        group.busy = False
 
 
-def learn(lesson: Lesson, team: Team) -> None:
+def learn(lesson: Lesson, group: ProcessGroup) -> None:
     """A helper's part of a lesson: as the leader, from what it stored, with nothing written but its share of a bank."""
     folder = RunFolder(Path(lesson.run))
 
@@ -106,8 +106,8 @@ def learn(lesson: Lesson, team: Team) -> None:
         base = None if lesson.base is None else labelled_regions(RegionStore(folder, "base").read(), lesson.base)
         return RegionStore(folder).read(), base, config, make_vit(config)
 
-    novel, base, config, vit = team.attempt(read)
+    novel, base, config, vit = group.attempt(read)
     fit_classifier(
         lesson.regions(novel), base, lesson.n_classes, config, vit, workspace=folder.place(novel.tokens),
-        normal=lesson.normal, team=team,
+        normal=lesson.normal, group=group,
     )  # fmt: skip

@@ -9,11 +9,9 @@ from typing import Any
 from ..errors import DataError, SettingsError
 from ..progress import Silent
 from ..run.finished import FinishedRun
-from . import fiftyone, labelstudio
-from .coco import coco
-from .csv import image_table, region_table
+from . import formats
 from .folders import copy_images
-from .source import Image, Results
+from .source import Results
 from .target import MARKER, check_outside, whole_folder, write_json
 
 FORMATS = ("csv", "coco", "labelstudio", "fiftyone", "folders")
@@ -81,35 +79,30 @@ def export_run(
             f"{run}: was made from arrays, and {format} needs image files. Give `fit` paths or a folder, or take "
             "--format coco."
         )
-    missing = [image.name for image in images if needs_file and not _is_file(image)]
+    missing = [image.name for image in images if needs_file and image.file and not image.file.is_file()]
     without_file = [image.name for image in results.images if image.file is None and needs_file]
     if format == "labelstudio":
-        root = (root or labelstudio.default_root(images)).absolute()
-        labelstudio.check_inside(images, root)
+        root = formats.labelstudio_root(images, root)
 
     notes: dict[str, Any] = {"run": str(run.absolute()), "missing": missing, "without_file": without_file}
     n_steps = 0 if format in ("csv", "fiftyone") else len(images)  # those look into no image, and need no bar
     with (progress or Silent()).task("Export", n_steps) as advance, whole_folder(out, format, notes) as folder:
         if format == "csv":
-            for name, table in (("images.csv", image_table(finished)), ("regions.csv", region_table(finished))):
+            for name, table in formats.csv(finished).items():
                 table.to_csv(folder / name, index=False, lineterminator="\n", encoding="utf-8")
         elif format == "coco":
-            write_json(folder / "annotations.json", coco(results, advance))
+            write_json(folder / "annotations.json", formats.coco(results, advance))
         elif format == "labelstudio":
             assert root is not None
-            write_json(folder / "tasks.json", labelstudio.tasks(results, images, root, advance))
-            (folder / "interface.xml").write_text(labelstudio.interface(results), encoding="utf-8", newline="\n")
+            write_json(folder / "tasks.json", formats.labelstudio_tasks(results, images, root, advance))
+            interface = formats.labelstudio_interface(results)
+            (folder / "interface.xml").write_text(interface, encoding="utf-8", newline="\n")
         elif format == "fiftyone":
-            write_json(folder / "data.json", fiftyone.data_manifest(images))
-            write_json(folder / "labels.json", fiftyone.detections(results, images))
-            write_json(folder / "image_labels.json", fiftyone.classifications(results, images))
+            for name, content in formats.fiftyone(results, images).items():
+                write_json(folder / name, content)
         else:
             missing[:] = copy_images(results, images, folder, link=link, on_image=advance)
     gone = set(missing) if format == "folders" else set()
     written = [image for image in images if image.name not in gone]
     n_regions = len(finished.regions) if format == "csv" else sum(len(image.findings) for image in written)
     return Exported(out, len(written), n_regions, root, missing, without_file)
-
-
-def _is_file(image: Image) -> bool:
-    return image.file is not None and image.file.is_file()

@@ -21,10 +21,9 @@ from ..run.finished import FinishedRun
 from ..run.folder import CLASS_NAMES, MODEL_FILE
 from ..runtime.engine import open_graph
 from ..runtime.folder import ExportInfo, GridInfo, NetworkInfo
-from ..runtime.network import GraphNetwork
+from ..runtime.graphs import GraphNetwork
 from . import onnx
-from .openvino import calibration_samples, convert
-from .rounded import fit_unknown_again
+from .openvino import calibration_samples, convert, fit_unknown_again
 from .target import check_outside, whole_folder
 
 COPIED = (MODEL_FILE, CLASS_NAMES, "config.yaml")

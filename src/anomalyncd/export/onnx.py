@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,8 +20,8 @@ from ..detect.musc import Lowest, References
 from ..detect.patchcore import PatchBank
 from ..errors import SettingsError
 from ..model.backbone import MaskGuidedViT
-from ..runtime.detectors import resampling
 from ..runtime.engine import open_graph
+from ..runtime.graphs import resampling
 
 Description = dict[str, dict[str, str]]  # of a graph: `inputs` and `outputs`, name → shape and type
 MOST_BYTES = 1_800_000_000  # a protobuf holds 2 GB; larger weights lie beside the graph
@@ -31,12 +30,12 @@ BATCH, HEIGHT, WIDTH = Dim("batch"), Dim("h", min=1), Dim("w", min=1)  # sides t
 
 
 class PatchGraph(nn.Module):
-    """images (B, H, W, 3) uint8 of one size → patch tokens after one block (B, P, C)."""
+    """images (B, H, W, 3) uint8 of one size → patch tokens after one block (B, P, C); position : None for timm's own."""
 
-    def __init__(self, vit: MaskGuidedViT, block: int, size: int) -> None:
+    def __init__(self, vit: MaskGuidedViT, block: int, position: Tensor | None) -> None:
         super().__init__()
         self.vit, self.block = vit, block
-        self.register_buffer("position", fixed_position(vit, size), persistent=False)
+        self.register_buffer("position", position, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         with positions(self.position):
@@ -55,42 +54,42 @@ class GuidedGraph(PatchGraph):
 class GridGraph(nn.Module):
     """images (B, H, W, 3) uint8 of any size, rows (h, h0), columns (w, w0) → patch tokens (B, L, h, w, C).
 
-    The trained positions are h0 × w0; rows and columns, see `resampling`, bring them to the h × w patches of the image.
+    The trained positions are h0 × w0; rows and columns, see `resampling`, bring them to the h × w patches of the image,
+    unless it is left to timm (`own`).
     """
 
-    def __init__(self, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> None:
+    def __init__(self, vit: MaskGuidedViT, blocks: tuple[int, ...], *, own: bool = False) -> None:
         super().__init__()
-        self.vit, self.blocks = vit, blocks
+        self.vit, self.blocks, self.own = vit, blocks, own
 
     def forward(self, images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         trained, n_prefix = self.vit.vit.pos_embed, position_prefix(self.vit)
         grid = trained[0, n_prefix:].unflatten(0, trained_grid(self.vit))  # (h0, w0, C)
         grid = torch.einsum("hy,yxc->hxc", rows, grid)
         grid = torch.einsum("wx,hxc->hwc", columns, grid)
-        with positions(torch.cat([trained[:, :n_prefix], grid.flatten(0, 1)[None]], dim=1)):
-            return _block_grids(self.vit, self.blocks, images, (rows.shape[0], columns.shape[0]))
+        position = torch.cat([trained[:, :n_prefix], grid.flatten(0, 1)[None]], dim=1)
+        with positions(None if self.own else position):
+            found = self.vit.block_tokens(images.permute(0, 3, 1, 2), self.blocks)
+        tokens = torch.stack([found[block][:, self.vit.n_prefix :] for block in self.blocks], dim=1)
+        grids: Tensor = tokens.unflatten(2, (rows.shape[0], columns.shape[0]))
+        return grids
 
 
 def write_patches(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Description:
     """Write the graph `images → tokens` for square images."""
-    images = _noise(2, size, size)
-    expected = vit.patch_tokens(images[:1].permute(0, 3, 1, 2), block)
-    free = {"images": {0: BATCH}}
-    found = write_graph(path, PatchGraph(vit, block, size), {"images": images}, ["tokens"], free)
-    _check(path, {"images": images[:1]}, [expected])
-    return found
+    examples, free = [{"images": _noise(count, size, size)} for count in (2, 1)], {"images": {0: BATCH}}
+    module, same = (PatchGraph(vit, block, position) for position in (fixed_position(vit, size), None))
+    return write_graph(path, module, examples, ["tokens"], free, same)
 
 
 def write_guided(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Description:
     """Write the graph `images, keep → class_token, tokens` for square images."""
     n_patches = size // vit.patch_size[0] * (size // vit.patch_size[1])
-    images, keep = _noise(2, size, size), torch.arange(2 * n_patches).view(2, -1) % 3 == 0
-    tokens, _, patches = vit.trunk(images[:1].permute(0, 3, 1, 2), keep[:1], tap=block)
+    keep = torch.arange(2 * n_patches).view(2, -1) % 3 == 0
+    examples = [{"images": _noise(count, size, size), "keep": keep[:count]} for count in (2, 1)]
+    module, same = (GuidedGraph(vit, block, position) for position in (fixed_position(vit, size), None))
     free = {"images": {0: BATCH}, "keep": {0: BATCH}}
-    inputs, outputs = {"images": images, "keep": keep}, ["class_token", "tokens"]
-    found = write_graph(path, GuidedGraph(vit, block, size), inputs, outputs, free)
-    _check(path, {"images": images[:1], "keep": keep[:1]}, [vit.class_token(tokens, keep[:1]), patches])
-    return found
+    return write_graph(path, module, examples, ["class_token", "tokens"], free, same)
 
 
 def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> Description:
@@ -101,18 +100,16 @@ def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> Descr
         rows, columns = torch.from_numpy(resampling(height, h0)), torch.from_numpy(resampling(width, w0))
         return {"images": _noise(count, ph * height, pw * width), "rows": rows, "columns": columns}
 
+    examples = [inputs(2, 6, 5), inputs(1, 3, 8)]
     free = {"images": {0: BATCH, 1: ph * HEIGHT, 2: pw * WIDTH}, "rows": {0: HEIGHT}, "columns": {0: WIDTH}}
-    found = write_graph(path, GridGraph(vit, blocks), inputs(2, 6, 5), ["tokens"], free)
-    other = inputs(1, 3, 8)
-    _check(path, other, [_block_grids(vit, blocks, other["images"], (3, 8))])
-    return found
+    return write_graph(path, GridGraph(vit, blocks), examples, ["tokens"], free, GridGraph(vit, blocks, own=True))
 
 
 def write_scores(path: Path, bank: PatchBank, n_blocks: int) -> Description:
     """Write PatchCore's graph `tokens → scores`, with its bank."""
     width = bank.rows.shape[1] // n_blocks
     examples = [{"tokens": _normal(n_blocks, *grid, width)} for grid in ((6, 5), (3, 8))]
-    return _write_own(path, bank, examples, "scores", {"tokens": {1: HEIGHT, 2: WIDTH}})
+    return write_graph(path, bank, examples, ["scores"], {"tokens": {1: HEIGHT, 2: WIDTH}}, bank)
 
 
 def write_compare(path: Path, references: References) -> Description:
@@ -123,23 +120,30 @@ def write_compare(path: Path, references: References) -> Description:
         for grid, other in (((6, 5), (4, 7)), ((3, 8), (5, 2)))
     ]
     free = {"tokens": {1: HEIGHT, 2: WIDTH}, "reference": {1: Dim("y", min=1), 2: Dim("x", min=1)}}
-    return _write_own(path, references, examples, "cosines", free)
+    return write_graph(path, references, examples, ["cosines"], free, references)
 
 
 def write_lowest(path: Path) -> Description:
     """Write MuSc's graph `cosines → scores`."""
     examples = [{"cosines": _normal(*shape).tanh()} for shape in ((2, 6, 5, 20), (3, 8, 7, 3))]
     free = {"cosines": {0: Dim("n", min=1), 1: HEIGHT, 2: WIDTH, 3: Dim("references", min=1)}}
-    return _write_own(path, Lowest(), examples, "scores", free)
+    return write_graph(path, Lowest(), examples, ["scores"], free, Lowest())
 
 
 def write_graph(
-    path: Path, module: nn.Module, inputs: dict[str, Tensor], outputs: list[str], free: dict[str, dict[int, Any]]
+    path: Path,
+    module: nn.Module,
+    examples: list[dict[str, Tensor]],
+    outputs: list[str],
+    free: dict[str, dict[int, Any]],
+    same: nn.Module,
 ) -> Description:
-    """Trace a module into an ONNX file.
+    """Trace a module into an ONNX file, and run it: what an engine does otherwise must be found here and not on the line.
 
-    inputs : examples, by the names of the module's arguments; free : input → which of its sides may have another length
+    examples : two sets of inputs, by the names of the module's arguments: to trace with, and to run
+    free : input → which of its sides may have another length; same : what the file must do
     """
+    inputs, tried = examples
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.inference_mode():
         warnings.simplefilter("ignore")
@@ -156,27 +160,18 @@ def write_graph(
             value.metadata_props.clear()
     n_bytes = sum(values.numel() * values.element_size() for values in (*module.parameters(), *module.buffers()))
     program.save(path, external_data=n_bytes > MOST_BYTES)
+    found, wanted = open_graph(path, "onnxruntime")({k: v.numpy() for k, v in tried.items()}), same(**tried)
+    for values, known in zip(found, [wanted] if isinstance(wanted, Tensor) else wanted, strict=True):
+        off = np.abs(values - known.detach().numpy()).max() / known.abs().max().item()
+        if not off < CLOSE:
+            raise SettingsError(
+                f"the graph of this backbone gives other tokens than the backbone itself (off by {off:.1e}), so it cannot "
+                "be exported. Backbones of timm's class VisionTransformer can."
+            )
     return {
         kind: {value.name: f"({', '.join(map(str, value.shape))}) {value.dtype.numpy()}" for value in values}
         for kind, values in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
-
-
-def _write_own(
-    path: Path, module: nn.Module, examples: list[dict[str, Tensor]], output: str, free: dict[str, dict[int, Any]]
-) -> Description:
-    """Trace a module with the first example, and compare the file with it on the second."""
-    found = write_graph(path, module, examples[0], [output], free)
-    _check(path, examples[1], [module(**examples[1])])
-    return found
-
-
-def _block_grids(vit: MaskGuidedViT, blocks: tuple[int, ...], images: Tensor, grid: tuple[int, int]) -> Tensor:
-    """images (B, H, W, 3) → patch tokens after each block (B, L, h, w, C)."""
-    found = vit.block_tokens(images.permute(0, 3, 1, 2), blocks)
-    tokens = torch.stack([found[block][:, vit.n_prefix :] for block in blocks], dim=1)
-    grids: Tensor = tokens.unflatten(2, grid)
-    return grids
 
 
 def _noise(count: int, height: int, width: int) -> Tensor:
@@ -210,20 +205,8 @@ def fixed_position(vit: MaskGuidedViT, size: int) -> Tensor:
     return position.detach().clone()
 
 
-@contextmanager
-def positions(position: Any) -> Iterator[None]:
+def positions(position: Any) -> AbstractContextManager[Any]:
     """Let timm take these position embeddings where it would resample its own, which few engines can do as it does."""
-    with mock.patch.object(vision_transformer, "resample_abs_pos_embed", lambda *_, **__: position):
-        yield
-
-
-def _check(path: Path, inputs: dict[str, Tensor], expected: list[Tensor]) -> None:
-    """Run the file once: an operation that an engine does otherwise must be found here and not on the line."""
-    found = open_graph(path, "onnxruntime")({name: value.numpy() for name, value in inputs.items()})
-    for values, wanted in zip(found, expected, strict=True):
-        off = np.abs(values - wanted.detach().numpy()).max() / wanted.abs().max().item()
-        if not off < CLOSE:
-            raise SettingsError(
-                f"the graph of this backbone gives other tokens than the backbone itself (off by {off:.1e}), so it cannot "
-                "be exported. Backbones of timm's class VisionTransformer can."
-            )
+    if position is None:
+        return nullcontext()
+    return mock.patch.object(vision_transformer, "resample_abs_pos_embed", lambda *_, **__: position)

@@ -32,6 +32,11 @@ class Finding:
     probability: float
     unknown: float
 
+    def share_of(self, image: Image, whole: int = 1) -> list[float]:
+        """x, y, width and height of the box as parts of the image's sides, which are `whole`."""
+        sides = zip((self.x, self.y, self.width, self.height), (image.width, image.height) * 2, strict=True)
+        return [whole * part / side for part, side in sides]
+
 
 @dataclass(frozen=True)
 class Image:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..model.backbone import MaskGuidedViT, image_tensor, mask_tensor
-from .distributed import ALONE, Team
+from .distributed import ALONE, ProcessGroup
 from .network import ViewBatch
 from .views import random_view
 
@@ -43,7 +43,7 @@ class Views:
     vectors : (R, V, D) float, frozen features, of whose V views two are drawn; or None
     bank : tokens that were computed once, two of the V' views of each region; or None
     fresh : a network and crops, of which new random views pass the trunk each time: the plain way, for a GPU; or None
-    team : processes that share each batch; what is drawn does not depend on their number
+    group : processes that share each batch; what is drawn does not depend on their number
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Views:
         *,
         bank: Bank | None = None,
         fresh: tuple[MaskGuidedViT, Crops] | None = None,
-        team: Team = ALONE,
+        group: ProcessGroup = ALONE,
     ) -> None:
-        self.device, self.vectors, self.bank, self.fresh, self.team = device, vectors, bank, fresh, team
+        self.device, self.vectors, self.bank, self.fresh, self.group = device, vectors, bank, fresh, group
 
     def pair(self, indices: Indices, rng: np.random.Generator) -> tuple[ViewBatch, ViewBatch]:
         """Two views of the regions `indices` (B,), drawn with `rng`."""
-        own = self.team.share(len(indices))
+        own = self.group.share(len(indices))
         vectors: Sequence[Tensor | None] = (None, None)
         tokens: Iterable[Sequence[Tensor]] = ((), ())
         if self.bank is not None:
@@ -102,10 +102,10 @@ def fill_bank(
     batch_size: int,
     seed: int,
     on_region: Callable[[int], None] = lambda index: None,
-    team: Team = ALONE,
+    group: ProcessGroup = ALONE,
 ) -> Bank:
     """Compute V random views of every crop and write their tokens to `path`: tokens.npy (R, V, N, C) float16 and
-    keep.npy (R, V, P) bool, both memory maps, so that memory does not grow with R. Each process of a team fills in its
+    keep.npy (R, V, P) bool, both memory maps, so that memory does not grow with R. Each process of a group fills in its
     share of the regions; `on_region` tells of those."""
     patches = (crops.size // vit.patch_size[0]) * (crops.size // vit.patch_size[1])
     shape = (crops.count, n_views, vit.n_prefix + patches, vit.width)
@@ -124,7 +124,7 @@ def fill_bank(
 
     def fill() -> None:
         tokens, keep = (np.lib.format.open_memmap(file, mode="r+") for file in files)
-        for index in range(team.rank, crops.count, team.size):
+        for index in range(group.rank, crops.count, group.size):
             rng = np.random.default_rng([seed, index])
             crop, mask = crops.read(index)
             views = [random_view(crop, mask, crops.size, rng) for _ in range(n_views)]
@@ -136,8 +136,8 @@ def fill_bank(
         tokens.flush()
         keep.flush()
 
-    team.attempt(begin if team.leads else lambda: None)
-    team.attempt(fill)
+    group.attempt(begin if group.leads else lambda: None)
+    group.attempt(fill)
     return np.load(files[0], mmap_mode="r"), np.load(files[1], mmap_mode="r")
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .features import FeatureSpace
 
-Parts = Mapping[str, npt.NDArray[np.floating]]
+FeatureParts = Mapping[str, npt.NDArray[np.floating]]
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Classifier:
     def n_classes(self) -> int:
         return len(self.weight) - self.n_base
 
-    def cosines(self, parts: Parts) -> npt.NDArray[np.float32]:
+    def cosines(self, parts: FeatureParts) -> npt.NDArray[np.float32]:
         """Likeness of regions and classes: name → (R, V, C) gives (R, n_base + K), base classes first."""
         return self.space.transform(parts) @ self.weight.T
 

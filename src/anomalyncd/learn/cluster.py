@@ -69,13 +69,16 @@ def semi_supervised_kmeans(
     """
     rng = np.random.default_rng(seed)
     n_base = int(known_labels.max()) + 1 if len(known_labels) else 0
+    points = np.concatenate([known, features])
     best, least = np.empty((0, features.shape[1]), np.float32), np.inf
     for _ in range(restarts):
         means = [known[known_labels == label].mean(axis=0) for label in range(n_base)]
         centres = _plus_plus(features, means, n_base + n_new, rng)
         for _ in range(MOST_STEPS):
-            labels = squared_distances(features, centres).argmin(axis=1)
-            moved = _means(np.concatenate([known, features]), np.concatenate([known_labels, labels]), centres)
+            labels = np.concatenate([known_labels, squared_distances(features, centres).argmin(axis=1)])
+            moved = centres.copy()  # a cluster without members stays where it is
+            for label in np.unique(labels):
+                moved[label] = points[labels == label].mean(axis=0)
             shift = np.linalg.norm(moved - centres, axis=1).sum() ** 2
             centres = moved
             if shift < TOLERANCE:
@@ -103,14 +106,6 @@ def _plus_plus(points: Floats, means: list[Floats], count: int, rng: np.random.G
         total = chance.sum()
         centres.append(points[rng.choice(len(points), p=chance / total if total > 0 else None)])
     return np.stack(centres)
-
-
-def _means(points: Floats, labels: npt.NDArray[np.int64], before: Floats) -> Floats:
-    """Mean of each cluster; an empty one stays where it was."""
-    out = before.copy()
-    for label in np.unique(labels):
-        out[label] = points[labels == label].mean(axis=0)
-    return out
 
 
 def ward(features: npt.NDArray[np.float32], n_clusters: int) -> npt.NDArray[np.int64]:

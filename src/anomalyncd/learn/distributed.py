@@ -24,10 +24,10 @@ PATIENCE = timedelta(days=30)
 
 
 class LostProcessError(RunError):
-    """Another process of the team is gone."""
+    """Another process of the group is gone."""
 
 
-class Team:
+class ProcessGroup:
     """Processes that train one network together. Process 0 leads: it alone reads the command, writes and prints.
 
     Every process computes the loss of the whole batch from outputs that were gathered, so a gradient reaches each
@@ -54,7 +54,7 @@ class Team:
 
         Examples
         --------
-        >>> [Team(rank, 3).share(5).tolist() for rank in range(3)]
+        >>> [ProcessGroup(rank, 3).share(5).tolist() for rank in range(3)]
         [[0, 1], [2, 3], [4, 0]]
         """
         each = -(-count // self.size)
@@ -169,25 +169,25 @@ class Team:
         return bytes(content)
 
 
-ALONE = Team()
-_team = ALONE
+ALONE = ProcessGroup()
+_group = ALONE
 
 
-def team() -> Team:
+def process_group() -> ProcessGroup:
     """The processes that this one belongs to: itself alone unless `join` was called."""
-    return _team
+    return _group
 
 
-def join() -> Team:
+def join() -> ProcessGroup:
     """Meet the other processes that `torchrun` started, each with a GPU of its own where there are enough."""
-    global _team
+    global _group
     local = int(os.environ.get("LOCAL_RANK", 0))
     if local < torch.cuda.device_count():
         torch.cuda.set_device(local)
     with _collective():
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
-    _team = Team(dist.get_rank(), dist.get_world_size())
-    return _team
+    _group = ProcessGroup(dist.get_rank(), dist.get_world_size())
+    return _group
 
 
 @contextmanager

@@ -97,15 +97,12 @@ class RegionEncoder:
 
     def encode(self, batch: CropBatch) -> dict[str, npt.NDArray[np.float16]]:
         """Each wanted part of each region in each dihedral view: name → (R, V, C) float16 unit vectors."""
-        views: list[dict[str, Values]] = []
-        for view in range(self.config.views):
-            parts: dict[str, Values] = {}
-            if self.config.class_token or self.config.patches:
-                parts |= self._crop_parts(batch.crops, batch.masks, view, batch.crop_maps)
-            if self.config.context or self.config.surround:
-                parts |= self._image_parts(batch, view)
-            views.append(parts)
-        return _stacked(views)
+        return _stacked(
+            [
+                self._crop_parts(batch.crops, batch.masks, view, batch.crop_maps) | self._image_parts(batch, view)
+                for view in range(self.config.views)
+            ]
+        )
 
     def encode_crops(self, crops: Pictures, masks: Flags) -> dict[str, npt.NDArray[np.float16]]:
         """As `encode`, for the parts that need the crops only."""
@@ -115,6 +112,8 @@ class RegionEncoder:
         self, crops: Pictures, all_masks: Flags, view: int, maps: Values | None = None
     ) -> dict[str, Values]:
         found: dict[str, list[Values]] = {}
+        if not self.config.class_token and not self.config.patches:
+            return {}
         for start in range(0, len(crops), self.batch_size):
             chunk = slice(start, start + self.batch_size)
             images = dihedral(centre(crops[chunk], self.input_size), view)
@@ -133,14 +132,13 @@ class RegionEncoder:
         """The region and its surround as seen in the whole image; one pass for an image serves all its regions."""
         wanted = [name for name in ("context", "surround") if getattr(self.config, name)]
         found = {name: np.empty((len(batch), self.network.width), np.float32) for name in wanted}
-        for start in range(0, len(batch.contexts), self.batch_size):
+        for start in range(0, len(batch.contexts) if wanted else 0, self.batch_size):
             tokens = self.network.patches(dihedral(batch.contexts[start : start + self.batch_size], view), self.block)
             rows = np.flatnonzero((batch.image_of >= start) & (batch.image_of < start + self.batch_size))
             own = tokens[batch.image_of[rows] - start]
-            maps = batch.context_maps
-            scores = None if maps is None else dihedral(maps[batch.image_of[rows]], view)
+            maps = None if batch.context_maps is None else dihedral(batch.context_maps[batch.image_of[rows]], view)
             masks = dihedral(batch.context_masks[rows], view)
-            weights = self._weights(masks, scores)
+            weights = self._weights(masks, maps)
             if "context" in found:
                 found["context"][rows] = weighted_mean(own, weights)
             if "surround" in found:

@@ -14,9 +14,9 @@ import torch
 from ..config import Config, LearnConfig
 from ..model.backbone import MaskGuidedViT
 from .bank import CropReader, Crops, Views, fill_bank
-from .classifier import Classifier, Parts
+from .classifier import Classifier, FeatureParts
 from .cluster import centres, check_enough, kmeans, semi_supervised_kmeans
-from .distributed import ALONE, Team
+from .distributed import ALONE, ProcessGroup
 from .features import FeatureSpace
 from .losses import Temperatures
 from .network import RegionNet, last_part
@@ -33,14 +33,14 @@ class RegionSet:
     scores : (R,) float32 crop scores
     crops : reads one crop and its mask; only used when the last block is trained
     labels : (R,) int base class of each region, or None for regions to be discovered
-    pinned : (R,) bool, regions that are known to belong to the normal class, or None for none
+    known_normal : (R,) bool, regions that are known to belong to the normal class, or None for none
     """
 
-    parts: Parts
+    parts: FeatureParts
     scores: npt.NDArray[np.float32]
     crops: CropReader
     labels: npt.NDArray[np.int64] | None = None
-    pinned: npt.NDArray[np.bool_] | None = None
+    known_normal: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -64,7 +64,7 @@ def fit_classifier(
     normal: int | None = None,
     on_view: Callable[[int], None] = lambda index: None,
     on_epoch: Callable[[dict[str, float]], None] = lambda row: None,
-    team: Team = ALONE,
+    group: ProcessGroup = ALONE,
 ) -> Classifier:
     """Discover `n_classes` classes among the novel regions.
 
@@ -72,9 +72,10 @@ def fit_classifier(
     ----------
     vit : the backbone that the parts come from; its last block is trained in place, if it is to be trained
     workspace : folder for a view bank, which is removed again
-    normal : which of the novel classes is the normal one (for pseudo-label correction), None for none; 0 with pinned regions
+    normal : which of the novel classes is the normal one (for pseudo-label correction), None for none; 0 where
+        some regions are known to be normal
     on_view, on_epoch : called after each region of the bank that this process computes, and each epoch
-    team : processes that all call this with the same arguments to share the work
+    group : processes that all call this with the same arguments to share the work
     """
     check_enough(len(novel), n_classes)
     learn = config.learn
@@ -82,10 +83,10 @@ def fit_classifier(
     sets = [novel] if base is None else [novel, base]
     n_base = 0 if base is None or base.labels is None else int(base.labels.max()) + 1
     labels = np.concatenate([np.full(len(s), -1) if s.labels is None else s.labels for s in sets])
-    if novel.pinned is not None and learn.correction_threshold >= 0:
-        # Eq. 5 of the paper at its ends: the pseudo label of a pinned region is "normal", the others are left as they are.
+    if novel.known_normal is not None and learn.correction_threshold >= 0:
+        # Eq. 5 of the paper at its ends: what is known to be normal has that pseudo label, the others stay as they are.
         learn = learn.model_copy(update={"correction_threshold": 1.0})
-        scores = np.concatenate([~novel.pinned, *(np.ones(len(s)) for s in sets[1:])]).astype(np.float32)
+        scores = np.concatenate([~novel.known_normal, *(np.ones(len(s)) for s in sets[1:])]).astype(np.float32)
     else:
         scores = np.concatenate([s.scores for s in sets])
 
@@ -103,25 +104,25 @@ def fit_classifier(
             vit=vit if learn.train_last_block else None, class_weight=config.features.class_token,
             contrastive=learn.contrastive_weight > 0,
         ).to(device)  # fmt: skip
-    if learn.start == "clusters" and team.leads:  # the others are given the leader's network
+    if learn.start == "clusters" and group.leads:  # the others are given the leader's network
         _start_from_clusters(net, space, novel, base, config.random_state, normal)
 
     def read(index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
         return novel.crops(index) if index < len(novel) else sets[1].crops(index - len(novel))
 
     crops = Crops(read, len(labels), config.model.input_size)
-    views = Views(device, vectors, fresh=(vit, crops) if learn.train_last_block else None, team=team)
+    views = Views(device, vectors, fresh=(vit, crops) if learn.train_last_block else None, group=group)
     if is_banked(learn, device):
         bank = fill_bank(
             workspace / BANK, vit, crops, n_views=learn.bank_views, batch_size=config.batch_size,
-            seed=config.random_state, on_region=on_view, team=team,
+            seed=config.random_state, on_region=on_view, group=group,
         )  # fmt: skip
-        views = Views(device, vectors, bank=bank, team=team)
+        views = Views(device, vectors, bank=bank, group=group)
     history, best_head = train(
         net, views, labels, scores, learn, seed=config.random_state, n_base=n_base,
         normal=None if normal is None else n_base + normal, on_epoch=on_epoch,
     )  # fmt: skip
-    if team.leads:
+    if group.leads:
         shutil.rmtree(workspace / BANK, ignore_errors=True)
     weight = net.heads.weight[best_head].detach().cpu().numpy()
     last_block = {}
@@ -144,7 +145,7 @@ def _start_from_clusters(
     What has no members (regions that are all alike make fewer clusters than asked for) keeps the direction it began with.
     """
     features = space.transform(novel.parts)  # (R, D)
-    pinned = np.zeros(len(novel), dtype=bool) if novel.pinned is None else novel.pinned
+    known_normal = np.zeros(len(novel), dtype=bool) if novel.known_normal is None else novel.known_normal
     known = np.empty((0, features.shape[1]), np.float32)
     if base is not None and base.labels is not None:
         known = centres(space.transform(base.parts), base.labels, int(base.labels.max()) + 1)
@@ -152,9 +153,10 @@ def _start_from_clusters(
     n_classes = n_outputs - len(known)
     for head in range(n_heads):
         own_seed = (seed * 1000 + head) % 2**32
-        if pinned.any():
-            of_normal = np.zeros(pinned.sum(), np.int64)
-            found = semi_supervised_kmeans(features[~pinned], features[pinned], of_normal, n_classes - 1, own_seed)
+        if known_normal.any():
+            others, of_normal = features[~known_normal], features[known_normal]
+            labels = np.zeros(len(of_normal), np.int64)
+            found = semi_supervised_kmeans(others, of_normal, labels, n_classes - 1, own_seed)
         else:
             labels = kmeans(features, n_classes, own_seed)
             found = centres(features, labels, n_classes)

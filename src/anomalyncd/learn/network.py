@@ -58,7 +58,7 @@ class RegionNet(nn.Module):
 
     def features(self, batch: ViewBatch) -> Tensor:
         """(B, D) unit vectors."""
-        return self._join(self._class_token(batch), batch.vectors)
+        return self._token_and_features(batch)[1]
 
     def forward(self, batch: ViewBatch) -> tuple[Tensor, Tensor]:
         """Cosines (M, B, C), and projections (B, 256) or, without a projector, the features themselves (B, D).
@@ -66,23 +66,19 @@ class RegionNet(nn.Module):
         The projector sees the trained class token at its own length: scaled to length 1 it would be small beside the
         projector's weights, and the contrastive losses would stand still.
         """
-        token = self._class_token(batch)
-        features = self._join(token, batch.vectors)
+        token, features = self._token_and_features(batch)
         if self.projector is None:
             return self.heads(features), features
         return self.heads(features), self.projector(features if token is None else token)
 
-    def _class_token(self, batch: ViewBatch) -> Tensor | None:
-        """(B, C) after the trained last block, or None where it stays frozen."""
-        if not self._vit:
-            return None
-        assert batch.tokens is not None and batch.keep is not None
-        return self._vit[0].class_token(batch.tokens.float(), batch.keep)
-
-    def _join(self, token: Tensor | None, vectors: Tensor | None) -> Tensor:
-        parts = [] if token is None else [self.class_weight * F.normalize(token, dim=-1)]
-        parts += [] if vectors is None else [vectors]
-        return F.normalize(torch.cat(parts, dim=-1), dim=-1)
+    def _token_and_features(self, batch: ViewBatch) -> tuple[Tensor | None, Tensor]:
+        """The class token (B, C) after the trained last block, or None where it stays frozen; and all features (B, D)."""
+        token, parts = None, [] if batch.vectors is None else [batch.vectors]
+        if self._vit:
+            assert batch.tokens is not None and batch.keep is not None
+            token = self._vit[0].class_token(batch.tokens.float(), batch.keep)
+            parts = [self.class_weight * F.normalize(token, dim=-1), *parts]
+        return token, F.normalize(torch.cat(parts, dim=-1), dim=-1)
 
 
 def last_part(vit: MaskGuidedViT) -> nn.ModuleDict:

@@ -57,7 +57,7 @@ def train(
     )
     history: list[dict[str, float]] = []
     best_head = 0
-    views.team.equalize(net)
+    views.group.equalize(net)
     net.train()
     for epoch in range(config.epochs):
         # One generator an epoch: an epoch's draws do not depend on how the ones before it were reached.
@@ -78,7 +78,7 @@ def train(
             parts, per_head = step(*_outputs(net, views, indices, rng), goals[indices], levels[indices])
             optimiser.zero_grad(set_to_none=True)
             parts.total.backward()
-            views.team.sum_gradients(net)
+            views.group.sum_gradients(net)
             optimiser.step()
             for name, term in vars(parts).items():
                 totals[name] = totals.get(name, 0.0) + float(term.detach()) * len(indices)
@@ -102,7 +102,7 @@ def _outputs(
         (logits_one, z_one), (logits_two, z_two) = (net(view) for view in views.pair(indices, rng))
         return [logits_one.movedim(1, 0), logits_two.movedim(1, 0), z_one, z_two]
 
-    one, two, z_one, z_two = views.team.gather(views.team.attempt(own), len(indices))
+    one, two, z_one, z_two = views.group.gather(views.group.attempt(own), len(indices))
     return (one.movedim(0, 1), two.movedim(0, 1)), (z_one, z_two)
 
 

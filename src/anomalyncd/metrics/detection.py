@@ -8,7 +8,7 @@ counts as many normal pixels as its map has: where maps are not of the masks' si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -172,7 +172,10 @@ def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *
     if not 0 <= iou < 1:
         raise SettingsError(f"iou must be at least 0 and less than 1, but got {iou}.")
     n_true = n_predicted = n_missed = n_false = 0
-    for index, (predicted_mask, true_mask) in enumerate(_pairs(predicted, true)):
+    missing: Any = object()
+    for index, (predicted_mask, true_mask) in enumerate(zip_longest(predicted, true, fillvalue=missing)):
+        if predicted_mask is missing or true_mask is missing:
+            raise DataError(f"Expected one predicted and one true mask an image, but one is missing for image {index}.")
         found, wanted = _boxes(predicted_mask, index), _boxes(true_mask, index)
         if predicted_mask is not None and true_mask is not None:
             (rows, columns), (height, width) = np.shape(predicted_mask), np.shape(true_mask)
@@ -183,12 +186,8 @@ def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *
             n_missed += not matches.any()
             is_false &= ~matches
         n_true, n_predicted, n_false = n_true + len(wanted), n_predicted + len(found), n_false + int(is_false.sum())
-    return BoxRates(
-        fpr=n_false / n_predicted if n_predicted else None,
-        fnr=n_missed / n_true if n_true else None,
-        n_true=n_true,
-        n_predicted=n_predicted,
-    )
+    rates = (n_false / n_predicted if n_predicted else None, n_missed / n_true if n_true else None)
+    return BoxRates(*rates, n_true, n_predicted)
 
 
 def _area(normal: Array, defective: Array, max_fpr: float) -> float | None:
@@ -247,11 +246,3 @@ def _iou(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.fl
     union = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(axis=1) - intersection
     ratio: NDArray[np.float64] = intersection / union
     return ratio
-
-
-def _pairs(predicted: Iterable[Any], true: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    missing = object()
-    for index, pair in enumerate(zip_longest(predicted, true, fillvalue=missing)):
-        if any(mask is missing for mask in pair):
-            raise DataError(f"Expected one predicted and one true mask an image, but one is missing for image {index}.")
-        yield pair

@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
+from timm.layers.attention import Attention
+from timm.models.vision_transformer import Block
 from torch import Tensor
 
 Guidance = Literal["none", "all", "patch", "class"]
@@ -61,10 +63,10 @@ def class_token_block(block: Any, tokens: Tensor, mask: Tensor | None) -> Tensor
     -------
     (B, C), what `block(tokens, attn_mask=mask)[:, 0]` gives
     """
-    if not _is_standard(block):
+    attention = getattr(block, "attn", None)
+    if type(block) is not Block or type(attention) is not Attention or getattr(attention, "gate", None) is not None:
         out: Tensor = block(tokens, attn_mask=mask)[:, 0]
         return out
-    attention = block.attn
     heads, dim = attention.num_heads, attention.head_dim
     width = heads * dim
     batch, count, _ = tokens.shape
@@ -80,10 +82,3 @@ def class_token_block(block: Any, tokens: Tensor, mask: Tensor | None) -> Tensor
     x: Tensor = tokens[:, :1] + block.ls1(mixed)
     x = x + block.ls2(block.mlp(block.norm2(x)))
     return x[:, 0]
-
-
-def _is_standard(block: Any) -> bool:
-    from timm.layers.attention import Attention
-    from timm.models.vision_transformer import Block
-
-    return type(block) is Block and type(block.attn) is Attention and getattr(block.attn, "gate", None) is None

@@ -37,9 +37,9 @@ class PrototypeHeads(nn.Module):
         return torch.einsum("bd,mcd->mbc", F.normalize(features, dim=-1), self.weight)
 
     @torch.no_grad()
-    def start_from(self, head: int, centres: Tensor, first_output: int = 0) -> None:
-        """Point the outputs `first_output …` of one head at cluster centres (K, D)."""
-        self.directions[head, first_output : first_output + len(centres)] = F.normalize(centres, dim=-1)
+    def start_from(self, head: int, centres: Tensor) -> None:
+        """Point the outputs of one head at cluster centres (C, D)."""
+        self.directions[head] = F.normalize(centres, dim=-1)
 
 
 def make_projector(width: int, hidden: int = 2048, out: int = 256) -> nn.Sequential:

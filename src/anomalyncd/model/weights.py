@@ -52,7 +52,7 @@ def verify(name: str) -> Status:
     if not path.exists():
         return "missing"
     try:
-        expected = resolve(name).sha256 or _sidecar(path).read_text(encoding="ascii").strip()
+        expected = resolve(name).sha256 or Path(f"{path}.sha256").read_text(encoding="ascii").strip()
         return "ok" if sha256(path) == expected else "corrupt"
     except (OSError, UnicodeDecodeError):
         return "corrupt"
@@ -73,11 +73,8 @@ def available(name: str) -> bool:
 
 def list_weights() -> list[tuple[WeightSource, Status, int | None]]:
     """Every known set of weights, its state on this machine, and its size in bytes where that is known. No network."""
-    rows = []
-    for entry in REGISTRY.values():
-        status = verify(entry.name)
-        rows.append((entry, status, cached_path(entry.name).stat().st_size if status == "ok" else entry.n_bytes))
-    return rows
+    states = [(entry, verify(entry.name), cached_path(entry.name)) for entry in REGISTRY.values()]
+    return [(entry, state, path.stat().st_size if state == "ok" else entry.n_bytes) for entry, state, path in states]
 
 
 def fetch(name: str = EMBEDDED, *, source: Path | None = None, progress: Progress | None = None) -> Path:
@@ -127,8 +124,7 @@ def _exclusive(name: str, report: Progress) -> Iterator[Path]:
         held = lock.acquire()
     workspace = cache_dir() / f".{name}.partial"
     with held:
-        if workspace.exists():  # left by a killed process, because nobody else holds the lock
-            shutil.rmtree(workspace)
+        shutil.rmtree(workspace, ignore_errors=True)  # left by a killed process, because nobody else holds the lock
         workspace.mkdir()
         try:
             yield workspace
@@ -233,7 +229,7 @@ def _store(entry: WeightSource, data: bytes, workspace: Path) -> Path:
             f"source was right, so the installed onnx, torch or safetensors differ: please report it."
         )
     # The hash goes first: killed in between, the pair does not match and is not used.
-    contents = {_sidecar(path): digest.encode(), path: data} if entry.sha256 is None else {path: data}
+    contents = {path: data} if entry.sha256 else {Path(f"{path}.sha256"): digest.encode(), path: data}
     for target, content in contents.items():
         with (workspace / target.name).open("wb") as file:
             file.write(content)
@@ -241,10 +237,6 @@ def _store(entry: WeightSource, data: bytes, workspace: Path) -> Path:
             os.fsync(file.fileno())
         (workspace / target.name).replace(target)
     return path
-
-
-def _sidecar(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256")
 
 
 def _check(path: Path, expected: str | None) -> None:

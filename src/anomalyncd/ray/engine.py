@@ -10,11 +10,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data.dataset import Dataset
 from ..discovery.classify import Predictor, joined
@@ -33,8 +32,7 @@ WAVE = 1024  # blocks that Ray is given at once, so that the paths of ten millio
 ATTEMPTS = 4  # at a block: an image that kills its worker every time must end the job, which Ray would retry for ever
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """What a job wrote.
 
     images, regions : tables, or folders of Parquet parts
@@ -44,8 +42,8 @@ class Written:
 
     images: Path
     regions: Path
-    n_skipped: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
+    n_skipped: int
+    counts: Counter[str]
 
 
 def predict_with_ray(
@@ -106,13 +104,19 @@ def predict_with_ray(
                 "a worker could not read files that can be read here. Do all machines see images, maps and masks under "
                 "the same names? Call the same command again: it does what these files are in anew."
             )
-        written = _write_tables(parts, out) if whole else Written(out / "images", out / "regions")
+        images, regions = out / "images", out / "regions"
+        if whole:
+            images, regions = out, out.with_name(f"{out.stem}_regions{out.suffix}")
+            with TableWriter(images) as image_table, TableWriter(regions) as region_table:  # regions are closed first
+                for kind, table in (("images", image_table), ("regions", region_table)):
+                    for rows in parts.rows(kind):
+                        table.add(rows)
         counts: Counter[str] = Counter()
-        for table in parts.rows("images", ["class_name"]):
-            counts.update(table["class_name"])
+        for rows in parts.rows("images", ["class_name"]):
+            counts.update(rows["class_name"])
     if whole:
         shutil.rmtree(place, ignore_errors=True)
-    return Written(written.images, written.regions, len(skipped), counts)
+    return Written(images, regions, len(skipped), counts)
 
 
 class BlockWorker:
@@ -304,15 +308,6 @@ def _counter() -> type:
             return self.count[start]
 
     return Attempts
-
-
-def _write_tables(parts: Parts, out: Path) -> Written:
-    regions = out.with_name(f"{out.stem}_regions{out.suffix}")
-    with TableWriter(out) as image_table, TableWriter(regions) as region_table:  # regions are closed first
-        for kind, table in (("images", image_table), ("regions", region_table)):
-            for rows in parts.rows(kind):
-                table.add(rows)
-    return Written(out, regions)
 
 
 def _cpus() -> int:

@@ -18,7 +18,7 @@ from ..data.images import read_image
 from ..data.maps import read_mask
 from ..errors import BadFileError
 from ..learn.features import CropBatch, RegionEncoder
-from .find import Region, cut, cut_map, find_regions, whole_region
+from .find import Region, cut, cut_map, find_regions, rescale, whole_region
 from .prefetch import prefetch
 from .records import ImageRecord
 
@@ -200,8 +200,7 @@ def _shrink_region(
     """`_shrink_mask` of a region alone; only where the region is, as the map may be large and its regions many."""
     (x, y, box_width, box_height), (height, width) = region.box, image_size
     rows, columns = components.shape
-    y0, y1 = y * rows // height, -(-(y + box_height) * rows // height)
-    x0, x1 = x * columns // width, -(-(x + box_width) * columns // width)
+    (y0, y1), (x0, x1) = rescale(y, y + box_height, height, rows), rescale(x, x + box_width, width, columns)
     if min(rows, columns) < size or 16 * (y1 - y0) * (x1 - x0) > rows * columns:
         return _shrink_mask(np.isin(components, region.labels), size)
     own = np.isin(components[y0:y1, x0:x1], region.labels)

@@ -7,6 +7,7 @@ same field of view. Regions are found at mask resolution and only their boxes ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -14,9 +15,10 @@ import numpy.typing as npt
 
 from ..config import CropConfig
 from ..errors import DataError
-from .boxes import Boxes, merge_boxes
+from .boxes import merge_boxes
 
 Labels = npt.NDArray[np.int32]
+Size = TypeVar("Size", int, npt.NDArray[np.int64])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,21 +83,21 @@ def find_regions(
     if n_labels == 1:
         return [], components
     rows, columns = mask.shape
-    statistics = statistics[1:].astype(np.int64)
-    boxes = _to_image_pixels(statistics, (rows, columns), image_size)
+    x, y, width, height, n_pixels = statistics[1:].astype(np.int64).T
+    (x0, x1), (y0, y1) = rescale(x, x + width, columns, image_size[1]), rescale(y, y + height, rows, image_size[0])
+    boxes = np.stack([x0, y0, x1, y1], axis=1)
     group = merge_boxes(boxes, crop.merge_distance * max(image_size))
 
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     upper_left = np.minimum.reduceat(boxes[order, :2], starts)
     lower_right = np.maximum.reduceat(boxes[order, 2:], starts)
-    n_pixels = np.add.reduceat(statistics[order, cv2.CC_STAT_AREA], starts)
+    n_pixels = np.add.reduceat(n_pixels[order], starts)
     labels = np.split(order + 1, starts[1:])
     pixel_area = (image_size[0] / rows) * (image_size[1] / columns)
     regions: list[Region] = []
     for i in np.lexsort((upper_left[:, 0], upper_left[:, 1], -n_pixels)):
-        (x, y), (width, height) = upper_left[i].tolist(), (lower_right[i] - upper_left[i]).tolist()
-        box = (x, y, width, height)
+        box = (*upper_left[i].tolist(), *(lower_right[i] - upper_left[i]).tolist())
         square = crop_square(box, image_size, crop)
         score = 1.0 if scores is None else _largest_score(scores, square, image_size)
         area, own = int(n_pixels[i]) * pixel_area, tuple(labels[i].tolist())
@@ -223,19 +225,15 @@ def crop_square(box: tuple[int, int, int, int], image_size: tuple[int, int], cro
     return place(x, box_width, width), place(y, box_height, height), side
 
 
-def _to_image_pixels(statistics: Boxes, mask_size: tuple[int, int], image_size: tuple[int, int]) -> Boxes:
-    """OpenCV's component statistics (N, 5) → boxes (N, 4) in image pixels that cover the components."""
-    (rows, columns), (height, width) = mask_size, image_size
-    x, y, box_width, box_height, _ = statistics.T
-    right, bottom = -(-(x + box_width) * width // columns), -(-(y + box_height) * height // rows)  # rounded up
-    return np.stack([x * width // columns, y * height // rows, right, bottom], axis=1)
+def rescale(start: Size, stop: Size, length: int, new_length: int) -> tuple[Size, Size]:
+    """Pixels start … stop of `length` → the pixels that cover them where the same field of view has `new_length`."""
+    return start * new_length // length, -(-stop * new_length // length)
 
 
 def _largest_score(scores: npt.NDArray[np.float32], square: tuple[int, int, int], image_size: tuple[int, int]) -> float:
-    (rows, columns), (height, width) = scores.shape, image_size
-    left, top, side = square
-    x0, x1 = max(left, 0) * columns // width, -(-min(left + side, width) * columns // width)
-    y0, y1 = max(top, 0) * rows // height, -(-min(top + side, height) * rows // height)
+    (rows, columns), (height, width), (left, top, side) = scores.shape, image_size, square
+    x0, x1 = rescale(max(left, 0), min(left + side, width), width, columns)
+    y0, y1 = rescale(max(top, 0), min(top + side, height), height, rows)
     return float(scores[y0:y1, x0:x1].max())
 
 

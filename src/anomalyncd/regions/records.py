@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 
 from ..errors import DataError
@@ -43,6 +43,16 @@ def report_files(images: Sequence[ImageRecord], progress: Silent) -> dict[str, s
     if len(reasons) > MOST_WARNINGS:
         progress.warn(f"skipped {len(reasons) - MOST_WARNINGS} more files")
     if odd := [record for record in images if record.note]:
-        first, more = odd[0], f" (and so for {len(odd) - 1} more images)" if len(odd) > 1 else ""
-        progress.warn(f"{first.id}: {first.note}{more}")
+        progress.warn(f"{odd[0].id}: {odd[0].note}{and_more(odd)}")
     return skipped
+
+
+def and_more(images: Sized) -> str:
+    """What follows a sentence about the first of some images.
+
+    Examples
+    --------
+    >>> and_more(["a", "b", "c"]), and_more(["a"])
+    (' (and so for 2 more images)', '')
+    """
+    return f" (and so for {len(images) - 1} more images)" if len(images) > 1 else ""

@@ -15,9 +15,8 @@ from ..learn.views import centre
 from ..model import weights
 from ..model.attention import Guidance
 from ..model.backbone import MaskGuidedViT, image_tensor, mask_tensor, resolve_name
-from .canvas import Mask, Picture, fitted
+from .canvas import Mask, Picture, fitted, overlay
 from .cards import choose
-from .overlay import overlay
 from .source import ReportSource, Shot
 
 MOST = 6  # regions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,55 +16,30 @@ Array = npt.NDArray[np.float64]
 Floats = npt.ArrayLike
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """Bars (x, y, width, height, what it counts) on WIDTH × HEIGHT, words under the ends of the axis, a sentence on all."""
-
-    bars: tuple[tuple[float, float, float, float, str], ...]
-    low: str
-    high: str
-    about: str
+# Histogram: `bars` (x, y, width, height, what it counts) on WIDTH × HEIGHT, `low` and `high` under the ends of its axis,
+# `about` all. Places: a frame of `width` × `height`, `cells` (x, y, side, share 0 … 1), `dots` as an SVG path, and `about`.
+Chart = dict[str, Any]
+Curve = tuple[str, str, float, float]  # name, SVG path on LOSS_WIDTH × LOSS_HEIGHT, first and last value
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where regions lie: a frame of width × height, shares 0 … 1 of cells (x, y, side, share), and dots as an SVG path."""
-
-    width: float
-    height: float
-    cells: tuple[tuple[float, float, float, float], ...]
-    dots: str
-    about: str
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A line as an SVG path on LOSS_WIDTH × LOSS_HEIGHT."""
-
-    name: str
-    path: str
-    first: float
-    last: float
-
-
-def confidence(values: Floats) -> Histogram:
+def confidence(values: Floats) -> Chart:
     """Probabilities 0 … 1 in twenty bars.
 
     Examples
     --------
     >>> chart = confidence([0.99, 1.0, 0.12])
-    >>> [title for *_, title in chart.bars], chart.about
+    >>> [title for *_, title in chart["bars"]], chart["about"]
     (['0.10 to 0.15: 1', '0.95 to 1.00: 2'], 'median 0.99, from 0.12 to 1.00')
     """
     return _histogram(np.asarray(values, float), np.linspace(0, 1, 21), "{:.2f}", ("0", "1"))
 
 
-def area(values: Floats, low: float, high: float) -> Histogram:
+def area(values: Floats, low: float, high: float) -> Chart:
     """Areas in pixels on a logarithmic axis from `low` to `high`, the same for all classes so that they compare.
 
     Examples
     --------
-    >>> area([10, 1000], 10, 1000).about
+    >>> area([10, 1000], 10, 1000)["about"]
     'median 505 px, from 10 px to 1,000 px'
     """
     first, last = (float(np.log10(max(end, 1e-6))) for end in (low, high))
@@ -76,30 +50,30 @@ def area(values: Floats, low: float, high: float) -> Histogram:
     return _histogram(clipped, edges, "{:,.0f} px", (f"{edges[0]:,.0f} px", f"{edges[-1]:,.0f} px"))
 
 
-def _histogram(values: Array, edges: Array, figure: str, ends: tuple[str, str]) -> Histogram:
+def _histogram(values: Array, edges: Array, figure: str, ends: tuple[str, str]) -> Chart:
     names = [figure.format(edge).removesuffix(" px") for edge in edges]
     counts, _ = np.histogram(values, edges)
     step, tallest = WIDTH / len(counts), max(1, int(counts.max(initial=0)))
-    bars = tuple(
+    bars = [
         (_n(k * step + 0.5), _n(HEIGHT - height), _n(step - 1), _n(height), f"{names[k]} to {names[k + 1]}: {count}")
         for k, count in enumerate(counts.tolist())
         if (height := max(2.0, count / tallest * HEIGHT)) and count
-    )
-    if not len(values):
-        return Histogram((), *ends, "no region")
-    median, least, most = (figure.format(value) for value in (np.median(values), values.min(), values.max()))
-    about = f"median {median}, from {least} to {most}" if least != most else f"all {median}"
-    return Histogram(bars, *ends, about)
+    ]
+    about = "no region"
+    if len(values):
+        median, least, most = (figure.format(value) for value in (np.median(values), values.min(), values.max()))
+        about = f"median {median}, from {least} to {most}" if least != most else f"all {median}"
+    return {"bars": bars, "low": ends[0], "high": ends[1], "about": about}
 
 
-def places(x: Floats, y: Floats, aspect: float) -> Places:
+def places(x: Floats, y: Floats, aspect: float) -> Chart:
     """Centres 0 … 1 in the image frame; aspect : its width by its height.
 
     Examples
     --------
     >>> chart = places([0.5, 0.5], [0.25, 0.25], 2.0)
-    >>> chart.width, chart.height, chart.cells, chart.about
-    (120.0, 60.0, ((60, 10, 10, 1.0),), 'centred at 50 % from the left and 25 % from the top')
+    >>> chart["width"], chart["height"], chart["cells"], chart["about"]
+    (120.0, 60.0, [(60, 10, 10, 1.0)], 'centred at 50 % from the left and 25 % from the top')
     """
     across, down = (np.clip(np.asarray(values, float), 0, 1) for values in (x, y))
     aspect = float(np.clip(aspect, 1 / 4, 4))
@@ -109,13 +83,14 @@ def places(x: Floats, y: Floats, aspect: float) -> Places:
     height, width = rows * side, columns * side
     counts, _, _ = np.histogram2d(down, across, (rows, columns), ((0, 1), (0, 1)))
     share = counts / max(1.0, counts.max(initial=0))
-    cells = tuple((_n(c * side), _n(r * side), _n(side), round(float(share[r, c]), 2)) for r, c in np.argwhere(counts))
+    cells = [(_n(c * side), _n(r * side), _n(side), round(float(share[r, c]), 2)) for r, c in np.argwhere(counts)]
     shown = np.linspace(0, len(across) - 1, min(MOST_DOTS, len(across))).round().astype(int)
     dots = "".join(f"M{_n(across[k] * width)} {_n(down[k] * height)}h0" for k in shown)
-    if not len(across):
-        return Places(width, height, (), "", "no region")
-    middle = f"centred at {100 * np.median(across):.0f} % from the left and {100 * np.median(down):.0f} % from the top"
-    return Places(width, height, cells, dots, middle)
+    about = "no region"
+    if len(across):
+        middle = [f"{100 * np.median(values):.0f} %" for values in (across, down)]
+        about = f"centred at {middle[0]} from the left and {middle[1]} from the top"
+    return {"width": width, "height": height, "cells": cells, "dots": dots, "about": about}
 
 
 def loss_curves(history: Sequence[Mapping[str, float]]) -> tuple[list[Curve], float, float]:
@@ -124,8 +99,8 @@ def loss_curves(history: Sequence[Mapping[str, float]]) -> tuple[list[Curve], fl
     Examples
     --------
     >>> curves, low, high = loss_curves([{"epoch": 0, "loss": 3.0}, {"epoch": 1, "loss": 1.0}])
-    >>> [(curve.name, curve.path) for curve in curves], low, high
-    ([('loss', 'M0 0L640 200')], 1.0, 3.0)
+    >>> curves, low, high
+    ([('loss', 'M0 0L640 200', 3.0, 1.0)], 1.0, 3.0)
     """
     names = [name for name in (history[0] if history else ()) if name not in ("epoch", "n")]
     values = {name: np.array([row[name] for row in history], float) for name in names}
@@ -139,7 +114,7 @@ def loss_curves(history: Sequence[Mapping[str, float]]) -> tuple[list[Curve], fl
     for name, line in values.items():
         points = [f"{_n(k * step)} {_n((high - value) * scale)}" for k, value in enumerate(line)]
         points = points if len(points) > 1 else [points[0], f"{_n(LOSS_WIDTH)} {points[0].split()[1]}"]
-        curves.append(Curve(name, "M" + "L".join(points), float(line[0]), float(line[-1])))
+        curves.append((name, "M" + "L".join(points), float(line[0]), float(line[-1])))
     return curves, float(low), float(high)
 
 

@@ -17,9 +17,8 @@ from ..progress import Silent
 from ..run.evaluate import evaluate_run
 from ..run.finished import FinishedRun
 from ..run.folder import LOG, REPORT
-from . import charts, lists
+from . import cards, charts
 from .attention import make_attention
-from .cards import Card
 from .classmap import make_class_map
 from .source import Look, ReportSource
 
@@ -39,15 +38,15 @@ def write_report(run: FinishedRun, progress: Silent = Silent(), *, attention: bo
     """
     source = ReportSource(run)
     with progress.task("Report", len(source.labels) + 3) as advance:
-        cards = []
+        shown = []
         for label in source.labels:
-            cards.append(Card(source, label))
+            shown.append(cards.Card(source, label))
             advance()
         class_map = make_class_map(source)
         advance()
         pictures = make_attention(source) if attention else ([], "")
         advance()
-        run.folder.write_text(REPORT, _render(source, cards=cards, class_map=class_map, attention=pictures))
+        run.folder.write_text(REPORT, _render(source, cards=shown, class_map=class_map, attention=pictures))
         advance()
     return run.path / REPORT
 
@@ -59,7 +58,7 @@ def _render(source: ReportSource, **parts: Any) -> str:
     environment.undefined = jinja2.StrictUndefined
     script, style = (loader.get_source(environment, name)[0] for name in ("report.js", "report.css"))
     environment.filters["percent"] = lambda share: f"{100 * share:.0f} %"
-    environment.globals |= {"charts": charts, "lists": lists, "matrix": matrix}
+    environment.globals |= {"charts": charts, "lists": cards, "matrix": matrix}
     return environment.get_template("report.html.j2").render(
         **parts,
         most_columns=MOST_COLUMNS,

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from ..errors import RunError
 from ..labels import NORMAL, UNKNOWN, default_name
 from ..run.finished import FinishedRun
-from .canvas import Mask, Picture, fitted
-from .overlay import overlay, resized_mask
+from .canvas import Mask, Picture, fitted, overlay, resized_mask
 
 # Each stands out from the light and from the dark page; grey is for normal images.
 COLOURS = ("#2f7ed8", "#d9650f", "#2e9e4f", "#d8434e", "#9467d6", "#1797a6", "#a9713a", "#d0509a", "#8a8f1f")

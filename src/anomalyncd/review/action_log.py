@@ -7,13 +7,15 @@ import sqlite3
 import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RunError
-from .uncorrected import Key, UncorrectedClasses
+
+if TYPE_CHECKING:
+    from .classes import UncorrectedClasses
 
 LOG_FILE = "review.sqlite"
 SCHEMA = 2  # kept in the file's user_version
@@ -30,7 +32,6 @@ CREATE TABLE actions (
 );
 CREATE TABLE bases (digest TEXT PRIMARY KEY, labels BLOB NOT NULL);
 """
-
 
 Body = dict[str, Any]
 
@@ -66,15 +67,6 @@ class Row:
         return Row(self.id, self.kind, body)
 
 
-@dataclass(frozen=True)
-class MadeOn:
-    """The tables that an action was made on: region → label, all classes, and the key of the learning."""
-
-    labels: dict[Key, int] = field(default_factory=dict)
-    classes: frozenset[int] = frozenset()
-    learned: str = ""
-
-
 class ActionLog:
     """Everything that people did to a run, in order. Safe to use from several threads if they take turns.
 
@@ -94,15 +86,12 @@ class ActionLog:
             # Never ours, but of a stranger's run: SQLite would do what it says, and that may be to delete any other file.
             path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
             self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        except (sqlite3.Error, OSError) as error:
-            raise unreadable(path, error) from error
-        with ExitStack() as on_error:
-            on_error.callback(self._database.close)
-            try:
+            with ExitStack() as on_error:
+                on_error.callback(self._database.close)
                 self._open()
-            except (sqlite3.Error, UnicodeError) as error:  # even its own words about damage may be damaged
-                raise unreadable(path, error) from error
-            on_error.pop_all()
+                on_error.pop_all()
+        except (sqlite3.Error, OSError, UnicodeError) as error:  # even its own words about damage may be damaged
+            raise unreadable(path, error) from error
 
     def _open(self) -> None:
         database = self._database
@@ -140,7 +129,11 @@ class ActionLog:
         try:
             database.execute("BEGIN IMMEDIATE")
             if base is not None and not database.execute("SELECT 1 FROM bases WHERE digest = ?", (digest,)).fetchone():
-                database.execute("INSERT INTO bases VALUES (?, ?)", (digest, _pack(base)))
+                labels = zip(base.keys, base.labels.tolist(), strict=True)
+                rows = [[image, region, label] for (image, region), label in labels]
+                content = {"learned": base.learned, "classes": sorted(base.names), "regions": rows}
+                packed = zlib.compress(json.dumps(content).encode())
+                database.execute("INSERT INTO bases VALUES (?, ?)", (digest, packed))
             row = database.execute(
                 "INSERT INTO actions (at, key, request, kind, body, base) VALUES (?, ?, ?, ?, ?, ?)",
                 (now, key, request, kind, json.dumps(body), digest),
@@ -152,16 +145,12 @@ class ActionLog:
             raise RunError(f"{self.path}: the action could not be stored ({error}). It was not done.") from error
         return Row(int(row.lastrowid or 0), kind, body)
 
-    def made_on(self, action: int) -> MadeOn:
-        """The table that an action was made on; empty where it is not known."""
+    def made_on(self, action: int) -> Body:
+        """The tables that an action was made on: `regions` (image, region, label), `classes`, and `learned`, a key."""
         query = "SELECT labels FROM bases JOIN actions ON digest = base WHERE id = ?"
         with closing(self._database.execute(query, (action,))) as found:
-            row = found.fetchone()
-        if row is None:
-            return MadeOn()
-        content = json.loads(zlib.decompress(row[0]))
-        labels = {(image, region): label for image, region, label in content["regions"]}
-        return MadeOn(labels, frozenset(content["classes"]), content["learned"])
+            content: Body = json.loads(zlib.decompress(found.fetchone()[0]))
+        return content
 
     def close(self) -> None:
         """End the connection."""
@@ -174,9 +163,3 @@ def unreadable(path: Path, error: Exception) -> RunError:
         f"{path}: expected the log of a review, but it cannot be read ({error}). What was applied is in the run's tables: "
         "move this file (with -wal and -shm) away to begin a new review."
     )
-
-
-def _pack(base: UncorrectedClasses) -> bytes:
-    rows = [[image, region, label] for (image, region), label in zip(base.keys, base.labels.tolist(), strict=True)]
-    content = {"learned": base.learned, "classes": sorted(base.names), "regions": rows}
-    return zlib.compress(json.dumps(content).encode())

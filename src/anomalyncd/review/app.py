@@ -5,26 +5,27 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi import Path as InPath
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.middleware import Middleware
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from .. import __version__
+from ..checksums import sha256
 from ..discovery.relearn import relearn
 from ..errors import AnomalyNCDError
-from ..serve.guard import answer_errors
+from ..serve.guard import SAFE_METHODS, Guard, answer_errors, refusal, same_text
 from . import schema
 from .apply import Applier, Relearn
-from .corrected import ConflictError
-from .guard import ReviewGuard
-from .page_data import moves_answer, regions_answer, state_answer
-from .pictures import Pictures
+from .classes import ConflictError
+from .page_data import Pictures, moves_answer, regions_answer, state_answer
 from .session import Session
 
 PAGE_FILES = {  # address → file and type; nothing else of the package is served
@@ -33,6 +34,7 @@ PAGE_FILES = {  # address → file and type; nothing else of the package is serv
     **{f"/{name}": (name, "text/javascript") for name in ("review.js", "api.js", "cards.js", "dialogs.js")},
 }
 MOST_ON_A_PAGE = 500
+MOST_BYTES = 1_000_000  # of a request: a hundred thousand numbers of regions
 Number = Annotated[int, InPath(ge=0, le=2**31)]
 REFUSALS: dict[int | str, dict[str, Any]] = {
     409: {"description": "Makes no sense as things stand now; `detail` says why, `state` is the present state."},
@@ -122,15 +124,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_pictures(app: FastAPI, session: Session) -> None:
-    latest: list[Pictures] = []
-
-    def pictures() -> Pictures:
-        """Of the tables of now; kept until these change."""
-        classes = session.refresh().before
-        if not latest or latest[0].classes is not classes:
-            latest[:] = [Pictures(classes)]
-        return latest[0]
-
+    pictures = lru_cache(1)(Pictures)  # of the tables of now; kept until these change
     responses: dict[int | str, dict[str, Any]] = {
         200: {"content": {"image/jpeg": {}}},
         404: {"description": "No such number, or the file is gone."},
@@ -139,7 +133,7 @@ def _add_pictures(app: FastAPI, session: Session) -> None:
     @app.get("/crops/{region}", response_class=Response, responses=responses)
     def crop(region: Number) -> Response:
         """A region's crop with its outline."""
-        found = pictures()
+        found = pictures(session.refresh().before)
         if region >= len(found.classes.keys):
             raise HTTPException(404, f"There is no region {region}.")
         return _jpeg(found.crop(region), "The crop of this region is missing or damaged.")
@@ -149,7 +143,7 @@ def _add_pictures(app: FastAPI, session: Session) -> None:
         image: Number, region: Annotated[int | None, Query(ge=0, le=2**31)] = None, heat: bool = False
     ) -> Response:
         """A whole image with the outline of one of its regions, or of all; `heat` adds the anomaly map."""
-        found = pictures()
+        found = pictures(session.refresh().before)
         if image >= len(found.classes.images):
             raise HTTPException(404, f"There is no image {image}.")
         if region is not None and (region >= len(found.classes.keys) or found.classes.image_of[region] != image):
@@ -173,3 +167,31 @@ def _answer_errors(app: FastAPI, session: Session, applier: Applier) -> None:
         with suppress(AnomalyNCDError, OSError, sqlite3.Error):  # the run may be gone: the words still hold
             content["state"] = state_answer(session, applier).model_dump()
         return JSONResponse(content, status_code=409)
+
+
+class ReviewGuard(Guard):
+    """Takes the token as `Authorization: Bearer TOKEN`, or from a cookie that the first visit of `/?token=TOKEN` sets."""
+
+    token_hint = "open the address that `anomalyncd review` printed"
+
+    def __init__(self, app: ASGIApp, token: str | None = None) -> None:
+        super().__init__(app, token, MOST_BYTES)
+
+    def refuse(self, request: Request) -> Response | None:
+        kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+        refused = super().refuse(request)
+        if refused is None and request.method not in SAFE_METHODS and kind != "application/json":
+            return refusal(415, "A request must be JSON (Content-Type: application/json).")
+        return refused
+
+    def check_token(self, request: Request, token: str) -> Response | None:
+        cookie = f"anomalyncd_{(request.scope.get('server') or ('', 0))[1]}"  # all ports of a host share its cookies
+        derived = sha256(f"cookie of {token}".encode())
+        is_first = request.scope["path"] == "/" and request.method == "GET"
+        if is_first and same_text(request.query_params.get("token", ""), token):
+            answer = RedirectResponse("/", status_code=303)  # so that the token leaves the address bar
+            answer.set_cookie(cookie, derived, httponly=True, samesite="lax", path="/")
+            return answer
+        if same_text(request.cookies.get(cookie, ""), derived):
+            return None
+        return super().check_token(request, token)

@@ -13,12 +13,11 @@ from ..errors import AnomalyNCDError
 from ..progress import Advance, Silent
 from ..report.classes import draw_class_sheets, draw_classes
 from ..report.html import write_report
-from ..run.finished import FinishedRun
+from ..run.finished import FinishedRun, Key
 from .action_log import Row
-from .corrected import ConflictError
+from .classes import ConflictError
 from .schema import ApplyRequest, JobAnswer, JobState
 from .session import Session
-from .uncorrected import Key
 
 Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], object]
 NOTES = 5  # that the page shows, the last ones
@@ -105,28 +104,21 @@ class Applier:
             self._relearn(session.run, labels, fixed, names, job)
             session.finish_apply()
         except Exception as error:  # whatever it is, the page must say it and the corrections must stay
-            self._give_up(job, f"The corrections were not applied: {_words(error)}")
-        else:
-            self._redraw(job)
-            job.end("done")
-
-    def _redraw(self, job: Job) -> None:
-        """Pictures and report with the new classes. They can be made again at any time, so they may fail."""
-        try:
-            run = FinishedRun(self.session.run)
+            message, done = f"The corrections were not applied: {_words(error)}", False
+            try:
+                done = session.finish_apply(message)
+            except Exception as another:  # the next start will find out
+                message = f"{message} {_words(another)}"
+            job.end("done" if done else "failed", message)
+            return
+        try:  # pictures and report with the new classes can be made again at any time, so they may fail
+            run = FinishedRun(session.run)
             draw_classes(run)
             draw_class_sheets(run)
             write_report(run, job)
         except Exception as error:
             job.warn(f"The report was not made anew: {_words(error)}")
-
-    def _give_up(self, job: Job, message: str) -> None:
-        try:
-            done = self.session.finish_apply(message)
-        except Exception as error:  # the next start will find out
-            job.end("failed", f"{message} {_words(error)}")
-        else:
-            job.end("done" if done else "failed", message)
+        job.end("done")
 
 
 def _words(error: Exception) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,10 @@ from filelock import FileLock, Timeout
 from ..checksums import stable_hash
 from ..errors import AnomalyNCDError, RunError
 from ..labels import NORMAL
+from ..run.finished import Key
 from .action_log import LOG_FILE, ActionLog, Body, Row, unreadable
-from .corrected import CORRECTIONS, ConflictError, CorrectedClasses
+from .classes import CORRECTIONS, ConflictError, CorrectedClasses, UncorrectedClasses, split_regions
 from .schema import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
-from .split import split_regions
-from .uncorrected import Key, UncorrectedClasses
 
 REVIEW_LOCK = "review.lock"
 
@@ -42,29 +41,33 @@ class Session:
     def __init__(self, run: Path) -> None:
         self.run, self.lock = run, threading.RLock()
         self.notice, self.version = "", 0
-        self.applying: Row | None = None
-        self.applied: Row | None = None
-        self.classes = CorrectedClasses(UncorrectedClasses(run))
-        place = self.classes.before.run.folder.place
+        self.applying: Row | None
+        self.applied: Row | None
+        before = UncorrectedClasses(run)
+        place = before.run.folder.place
         with ExitStack() as opened:
-            opened.callback(_lock_review(run, place(REVIEW_LOCK)).release)
-            self.log = ActionLog(place(LOG_FILE))
-            opened.callback(self.log.close)
+            own = FileLock(place(REVIEW_LOCK), timeout=0, thread_local=False)  # closed by another thread
             try:
-                self._begin()
+                opened.enter_context(own)
+            except Timeout:
+                raise RunError(
+                    f"{run}: another process is reviewing this run. Use its page, or stop it first."
+                ) from None
+            except OSError as error:
+                raise RunError(f"{run}: cannot write the review ({error.strerror or error}).") from error
+            self.log = opened.enter_context(closing(ActionLog(place(LOG_FILE))))
+            try:
+                self._replay(before)
+                if self.applying is None:
+                    self._fit_to_tables()
+                else:
+                    was = "The process was ended while it applied the corrections"
+                    self.finish_apply(f"{was}: they are still here, not applied.")
             except AnomalyNCDError:
                 raise
             except Exception as error:  # SQLite notices damage to its own pages, not to what is written in them
                 raise unreadable(run / LOG_FILE, error) from error
             self._opened = opened.pop_all()
-
-    def _begin(self) -> None:
-        self._replay(self.classes.before)
-        if self.applying is None:
-            self._fit_to_tables()
-        else:
-            was = "The process was ended while it applied the corrections"
-            self.finish_apply(f"{was}: they are still here, not applied.")
 
     def close(self) -> None:
         """Let another process review the run."""
@@ -214,8 +217,11 @@ class Session:
             now = dict(zip(before.keys, before.labels.tolist(), strict=True))
             done = not failure or _was_applied(row, now, before.names)
             if done:
-                labels = self.log.made_on(row.id).labels
-                moves = [[*key, label, now[key]] for key, label in labels.items() if now.get(key, label) != label]
+                moves = [
+                    [image, region, label, now[image, region]]
+                    for image, region, label in self.log.made_on(row.id)["regions"]
+                    if now.get((image, region), label) != label
+                ]
                 body = {"moves": moves, "labels": row.body["labels"], "names": row.body["old"]}
                 self.append("applied", body, f"end:{row.id}", before)
             else:
@@ -229,7 +235,7 @@ class Session:
         before, waiting = self.classes.before, [*self.classes.done, *self.classes.undone]
         if not waiting:
             return
-        if self.log.made_on(min(row.id for row in waiting)).learned == before.learned:
+        if self.log.made_on(min(row.id for row in waiting))["learned"] == before.learned:
             self._renumber(waiting)  # as after `update`: regions may move, classes keep their numbers
             return
         count = len(self.classes.done)
@@ -247,7 +253,7 @@ class Session:
         """
         before, taken = self.classes.before, set[int]()
         for row in waiting:
-            new = set(before.names) - self.log.made_on(row.id).classes
+            new = set(before.names) - set(self.log.made_on(row.id)["classes"])
             taken |= {label for label in row.targets if label > NORMAL and label in new}
         if taken:
             numbers = [[label, number] for number, label in enumerate(sorted(taken), self._new_label())]
@@ -269,15 +275,3 @@ def _was_applied(row: Row, labels: Mapping[Key, int], names: Mapping[int, str]) 
         n_held: int = sum(labels.get((image, region)) == label for image, region, label in asked)
         return 2 * n_held > len(asked)
     return bool(named) and all(names.get(int(label)) == name for label, name in named.items())
-
-
-def _lock_review(run: Path, file: Path) -> FileLock:
-    """The lock of a run's review, taken."""
-    owner = FileLock(file, timeout=0, thread_local=False)  # closed by another thread
-    try:
-        owner.acquire()
-    except Timeout:
-        raise RunError(f"{run}: another process is reviewing this run. Use its page, or stop it first.") from None
-    except OSError as error:
-        raise RunError(f"{run}: cannot write the review ({error.strerror or error}).") from error
-    return owner

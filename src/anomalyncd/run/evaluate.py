@@ -21,6 +21,7 @@ from ..data.maps import read_map, read_mask
 from ..errors import BadFileError, DataError
 from ..metrics import Evaluation, PixelScores, box_rates, evaluate, image_auroc
 from ..progress import Advance, Silent
+from ..regions.records import and_more
 from .finished import FinishedRun
 
 Mask = npt.NDArray[np.bool_]
@@ -107,7 +108,7 @@ def load_truth(images: Path, masks: Path | None, exclude: Collection[str], progr
 
 
 def evaluate_maps(
-    items: Sequence[Sample], scores: pd.DataFrame, truth: Dataset, config: Config, progress: Silent
+    samples: Sequence[Sample], scores: pd.DataFrame, truth: Dataset, config: Config, progress: Silent
 ) -> DetectionScores | None:
     """Maps and image scores against masks and labels, one image in memory at a time; None where there is no truth.
 
@@ -115,103 +116,96 @@ def evaluate_maps(
 
     Parameters
     ----------
-    items : with maps
-    scores : maps/scores.csv of the same items
+    samples : with maps
+    scores : maps/scores.csv of the same samples
     truth : labels, and masks where there are any, of the same images
     config : binarise and has_normal settings are used
     """
-    by_id = {sample.id: sample for sample in truth}
+    read = scores[scores["message"] == ""].set_index("image")
+    score_of = read["score"].astype(float).to_dict()
     named = any(_is_normal(sample) for sample in truth)
-    if not named and not truth.has_masks:
-        return None
-    read = scores[scores["message"] == ""]
-    names = read["image"].astype(str).tolist()
-    score_of = dict(zip(names, read["score"].astype(float).tolist(), strict=True))
     defective = {s.id: not _is_normal(s) for s in truth if s.label is not None} if named else {}
     compared = None
     if truth.has_masks:
-        sizes = dict(zip(names, zip(read["height"].tolist(), read["width"].tolist(), strict=True), strict=True))
         try:
-            compared = MaskComparison([item for item in items if item.id in score_of], by_id, sizes, config, progress)
+            compared = MaskComparison([s for s in samples if s.id in score_of], truth, read, config, progress)
         except DataError as error:
             progress.warn(str(error))  # the maps are there all the same
     if compared is None and not named:
         return None
     if compared is not None:
-        if not named:
-            defective = compared.marked
-        unmarked = [name for name, found in compared.marked.items() if not found and defective.get(name)]
-        if unmarked:
-            progress.warn(
-                f"{unmarked[0]}: no mask, or an empty one, though its label is a defect"
-                + (f" (and so for {len(unmarked) - 1} more images)" if len(unmarked) > 1 else "")
-                + ": all its pixels count as normal."
-            )
-    scoreless = [name for name, score in score_of.items() if not np.isfinite(score)]
-    if scoreless:
-        others = f" (and so for {len(scoreless) - 1} more images)" if len(scoreless) > 1 else ""
-        progress.warn(f"{scoreless[0]}: no finite score, so it is left out of the metrics of images{others}.")
+        defective = defective if named else compared.marked
+        if unmarked := [name for name, found in compared.marked.items() if not found and defective.get(name)]:
+            words = "no mask, or an empty one, though its label is a defect: all its pixels count as normal"
+            progress.warn(f"{unmarked[0]}: {words}{and_more(unmarked)}.")
+    if scoreless := [name for name, score in score_of.items() if not np.isfinite(score)]:
+        words = "no finite score, so it is left out of the metrics of images"
+        progress.warn(f"{scoreless[0]}: {words}{and_more(scoreless)}.")
     judged = [name for name, score in score_of.items() if name in defective and np.isfinite(score)]
     return DetectionScores(
         n_images=len(judged),
         n_defective=sum(defective[name] for name in judged),
         image_auroc=image_auroc([score_of[name] for name in judged], [defective[name] for name in judged]),
-        pixel_auroc=compared.pixels.pixel_auroc() if compared else None,
-        aupro=compared.pixels.aupro(max_fpr=0.3) if compared else None,
-        box_fpr=compared.boxes.fpr if compared else None,
-        box_fnr=compared.boxes.fnr if compared else None,
+        **({} if compared is None else compared.figures()),
     )
 
 
 class MaskComparison:
-    """Maps against true masks.
+    """Maps against true masks; marked : id → whether its mask shows a defect.
 
-    pixels : scores of all pixels; boxes : rates of the binarised maps; marked : id → whether its mask shows a defect
+    Parameters
+    ----------
+    samples : with maps; truth : masks of the same images
+    sizes : height and width of each image, by its id
     """
 
     def __init__(
-        self,
-        items: Sequence[Sample],
-        truth: dict[str, Sample],
-        sizes: dict[str, tuple[int, int]],
-        config: Config,
-        progress: Silent,
+        self, samples: Sequence[Sample], truth: Dataset, sizes: pd.DataFrame, config: Config, progress: Silent
     ) -> None:
-        self.truth, self.sizes, self.config, self.progress = truth, sizes, config, progress
+        self.mask_of, self.progress = {sample.id: sample.mask for sample in truth}, progress
+        self.sizes = {name: (int(row["height"]), int(row["width"])) for name, row in sizes.iterrows()}
         self.marked: dict[str, bool] = {}
+        self.map_size = config.binarize.min_map_size
         low, high = np.inf, -np.inf
         whole = []
-        for item in items:
-            values = read_map(item.map)  # type: ignore[arg-type]
+        for sample in samples:
+            values = read_map(sample.map)  # type: ignore[arg-type]
             if np.isfinite(values).all():
-                whole.append(item)
+                whole.append(sample)
                 low, high = min(low, float(values.min())), max(high, float(values.max()))
             else:
-                progress.warn(f"{item.id}: its map holds NaN or infinity, so it is left out of the metrics of pixels.")
+                progress.warn(
+                    f"{sample.id}: its map holds NaN or infinity, so it is left out of the metrics of pixels."
+                )
         if not whole:
             raise DataError("no map is without NaN or infinity, so maps cannot be compared with masks.")
         self.binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
-        fit_binarizer(self.binarizer, whole, config.binarize.min_map_size)
+        fit_binarizer(self.binarizer, whole, self.map_size)
         self.pixels = PixelScores(low, high if high > low else low + 1)
         with progress.task("Metrics", len(whole)) as advance:
             first, second = tee(self._pairs(whole, advance))
             self.boxes = box_rates((found for found, _ in first), (true for _, true in second), iou=0.1)
 
-    def _pairs(self, items: Sequence[Sample], advance: Advance) -> Iterator[tuple[Mask, Mask]]:
+    def figures(self) -> dict[str, float | None]:
+        """Of pixels and boxes."""
+        pixels = {"pixel_auroc": self.pixels.pixel_auroc(), "aupro": self.pixels.aupro(max_fpr=0.3)}
+        return {**pixels, "box_fpr": self.boxes.fpr, "box_fnr": self.boxes.fnr}
+
+    def _pairs(self, samples: Sequence[Sample], advance: Advance) -> Iterator[tuple[Mask, Mask]]:
         """Binarised map and true mask of each image; its pixels are counted on the way."""
-        for item in items:
+        for sample in samples:
             advance()
-            assert item.map is not None
-            sample = self.truth[item.id]
+            assert sample.map is not None
+            mask = self.mask_of[sample.id]
             try:
                 # Normal images count as many pixels as the others, however small their maps are.
-                true = np.zeros(self.sizes[item.id], bool) if sample.mask is None else read_mask(sample.mask)
+                true = np.zeros(self.sizes[sample.id], bool) if mask is None else read_mask(mask)
             except BadFileError as error:
                 self.progress.warn(f"skipped {error}")
                 continue
-            self.marked[item.id] = bool(true.any())
-            self.pixels.add(read_map(item.map), true)
-            result, _ = binarize_map(self.binarizer, prepare_map(item.map, self.config.binarize.min_map_size))
+            self.marked[sample.id] = bool(true.any())
+            self.pixels.add(read_map(sample.map), true)
+            result, _ = binarize_map(self.binarizer, prepare_map(sample.map, self.map_size))
             yield result.mask, true
 
 

@@ -22,7 +22,7 @@ from ..discovery.classify import Predictor
 from ..discovery.model import DiscoveryModel, read_names
 from ..errors import BadFileError, RunError
 from ..labels import UNKNOWN, default_name
-from ..learn.classifier import Parts
+from ..learn.classifier import FeatureParts
 from ..progress import Silent
 from ..regions.find import find_regions
 from .folder import (
@@ -175,7 +175,7 @@ class FinishedRun:
         return store
 
     @cached_property
-    def features(self) -> Parts:
+    def features(self) -> FeatureParts:
         """Part → (R, V, C), in the order of regions.csv, as the trained network sees the regions."""
         return self.store.features(retrained=self.model.is_retrained)
 

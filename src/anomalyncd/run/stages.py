@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 
 from .. import __version__
 from ..checksums import sha256, stable_hash
@@ -19,8 +20,9 @@ from ..detect import Detector
 from ..model.backbone import resolve_name
 from ..progress import Silent
 from .detector import DETECTOR, state_of
-from .folder import FORMAT, RunFolder
+from .folder import COUNT, FORMAT, HISTORY, MODEL_FILE, RANGE, RETRAINED, RunFolder
 from .store import RegionStore
+from .tables import to_csv
 
 T = TypeVar("T")
 
@@ -55,6 +57,48 @@ class Stages:
         made = make()
         self.folder.finish(stage, key)
         return made
+
+    def range(self, dataset: Dataset, fit: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The fitted range of the maps: `low`, `high`, and `scores`, the largest value of each map on that range."""
+
+        def make() -> dict[str, Any]:
+            state = fit()
+            self.folder.write_json(RANGE, state)
+            return state
+
+        def read() -> dict[str, Any] | None:
+            state = self.folder.read_json(RANGE)
+            try:
+                return {
+                    "low": float(state["low"]),
+                    "high": float(state["high"]),
+                    "scores": [*map(float, state["scores"])],
+                }
+            except (KeyError, TypeError, ValueError):
+                return None
+
+        return self.once("range", self.range_key(dataset), read, make, RANGE)
+
+    def learning(
+        self,
+        dataset: Dataset,
+        base: Dataset | None,
+        regions: RegionStore,
+        read: Callable[[], T | None],
+        make: Callable[[], T],
+    ) -> T:
+        """What was learned from the regions, as `once` gives it."""
+        return self.once("learn", self.learn_key(dataset, base, regions), read, make, RETRAINED)
+
+    def keep_learned(
+        self, model: bytes, history: Sequence[Mapping[str, float]], count: Mapping[str, Any] | None
+    ) -> None:
+        """Write the model, the losses where anything was trained, and how classes were counted where nobody said it."""
+        if count is not None:
+            self.folder.write_json(COUNT, count)
+        if history:
+            self.folder.write_text(HISTORY, to_csv(pd.DataFrame(history)))
+        self.folder.write(MODEL_FILE, model)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -143,17 +187,20 @@ def file_identity(path: Path | StackRow) -> list[Any]:
 
 def content_order(samples: Sequence[Sample]) -> list[int]:
     """Places of the samples in an order by what their images hold: mixed well, and no name has a say in it."""
-    return sorted(range(len(samples)), key=lambda index: _content(samples[index].image))
+    return sorted(range(len(samples)), key=lambda index: content_digest(samples[index].image))
 
 
 def _identity(source: Source | None) -> Any:
     if isinstance(source, np.ndarray):
-        return [str(source.dtype), source.shape, _content(source)]
+        return [str(source.dtype), source.shape, content_digest(source)]
     return None if source is None else file_identity(source)
 
 
-def _content(image: Picture) -> str:
+def content_digest(picture: Picture | None) -> str:
+    """SHA-256 of a file's or an array's content; empty where there is none."""
+    if isinstance(picture, np.ndarray):
+        return sha256(np.ascontiguousarray(picture).tobytes())
     try:
-        return sha256(image if isinstance(image, Path) else np.ascontiguousarray(image).tobytes())
+        return "" if picture is None else sha256(picture)
     except OSError:
         return ""

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from ..checksums import seal, unseal
 from ..data.dataset import Sample
 from ..errors import RunError
-from ..learn.classifier import Parts
+from ..learn.classifier import FeatureParts
 from ..regions.extract import Extracted, Extractor, is_readable
 from ..regions.find import Region
 from ..regions.records import ImageRecord
@@ -116,7 +116,7 @@ class RegionStore:
             return None
         return None if with_pictures and not all(self.run.place(name).is_file() for name in names) else found
 
-    def features(self, *, retrained: bool) -> Parts:
+    def features(self, *, retrained: bool) -> FeatureParts:
         """Part → (R, V, C) as the network sees the regions: after training, or frozen."""
         if not retrained:
             return self.parts
@@ -127,7 +127,7 @@ class RegionStore:
                 f"{self.run.path / RETRAINED}: missing or damaged ({error}). Call the same `discover` again."
             ) from error
 
-    def keep_features(self, features: Parts) -> None:
+    def keep_features(self, features: FeatureParts) -> None:
         """Store what `features` reads when the network was trained."""
         self.run.write(RETRAINED, seal(features, {}))
 

@@ -15,10 +15,9 @@ from ..discovery.classify import MapMaker, Prediction, Predictor
 from ..discovery.model import DiscoveryModel
 from ..errors import DataError
 from ..progress import Silent
-from .detectors import GraphDetector
 from .engine import ENGINES, Graph, check_engine, open_graph
 from .folder import ENGINE_OF, read_export
-from .network import GraphNetwork
+from .graphs import GraphDetector, GraphNetwork
 
 NETWORK_GRAPHS = ("patches", "guided", "detector")
 
@@ -81,11 +80,6 @@ class Runtime:
     def names(self) -> dict[int, str]:
         """Label → name of the class."""
         return self.model.names
-
-    @property
-    def makes_maps(self) -> bool:
-        """Whether images may come without maps and masks."""
-        return self._detector is not None
 
     def predict(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Prediction:
         """Classes of images.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -25,11 +24,9 @@ from ..errors import BadFileError
 from . import schema
 from .batching import Batcher, Classed
 from .guard import answer_errors
-from .limits import Limits
-from .masks import Mask, RunBudget, image_run_lengths, region_masks, to_png
-from .metrics import Metrics
+from .masks import Mask, image_run_lengths, region_masks, to_png
 from .schema import MaskForm, Needs
-from .traffic import CLIENT_GONE, ServiceGuard, Traffic
+from .traffic import CLIENT_GONE, Limits, Metrics, ServiceGuard, Traffic
 from .uploads import check_content_type, parse
 
 DESCRIPTION = """Classes of product images, as a run of `anomalyncd discover` found them.
@@ -108,8 +105,8 @@ def make_api(
                     is_alone = len(found) == 1
                     if isinstance(outcome, BaseException) and (is_alone or not isinstance(outcome, BadFileError)):
                         raise outcome
-                answer = _Answer(predictor.model, masks, RunBudget(limits.runs))
-                content = await run_sync(answer.to_json, names, found, abandon_on_cancel=True)
+                arguments = (predictor.model, names, found, masks, limits.runs)
+                content = await run_sync(answer_json, *arguments, abandon_on_cancel=True)
         except TimeoutError:
             raise HTTPException(504, f"No answer within {limits.seconds:g} s.") from None
         return Response(content, media_type="application/json")
@@ -164,44 +161,39 @@ def describe(predictor: Predictor, counts: Mapping[int, int] | None, limits: Lim
     )  # fmt: skip
 
 
-@dataclass
-class _Answer:
-    """Turns what was found into JSON; budget : run lengths of masks that the whole answer may have."""
-
-    model: DiscoveryModel
-    masks: MaskForm
-    budget: RunBudget
-
-    def to_json(self, names: Sequence[str], found: Sequence[Classed | BaseException]) -> bytes:
-        images = [
-            self._image(name, one) if isinstance(one, Classed) else schema.FailedImage(name=name, error=str(one))
-            for name, one in zip(names, found, strict=True)
-        ]
-        return schema.PredictAnswer(images=images).model_dump_json().encode()
-
-    def _image(self, name: str, found: Classed) -> schema.ImageAnswer:
-        record, row, classes = found.record, found.image, self.model.classes.tolist()
-        size = (record.height, record.width)
-        shapes: Sequence[Mask | None] = [None] * len(found.regions)
-        if self.masks != "none":
-            shapes = list(region_masks(found.mask, size, self.model.config.crop, len(found.regions)))
-        return schema.ImageAnswer(
-            name=name, width=record.width, height=record.height, label=row["label"], class_name=row["class_name"],
-            probability=row["probability"], unknown=row["unknown"], note=record.note,
-            probabilities={str(k): p for k, p in zip(classes, found.probabilities.tolist(), strict=True)},
-            regions=[self._region(row, shape, size) for row, shape in zip(found.regions, shapes, strict=True)],
-        )  # fmt: skip
-
-    def _region(self, row: dict[Hashable, Any], shape: Mask | None, size: tuple[int, int]) -> schema.RegionAnswer:
-        mask: schema.RunLengths | str | None = None
-        if shape is not None and self.masks == "png":
-            mask = to_png(shape)
-        elif shape is not None:
-            counts = image_run_lengths(shape, (row["x"], row["y"]), size, self.budget)
-            mask = schema.RunLengths(size=size, counts=counts)
-        box = schema.Box(x=row["x"], y=row["y"], width=row["width"], height=row["height"])
-        columns = ("area", "score", "label", "class_name", "probability", "unknown")
-        return schema.RegionAnswer(box=box, mask=mask, **{column: row[column] for column in columns})
+def answer_json(
+    model: DiscoveryModel,
+    names: Sequence[str],
+    found: Sequence[Classed | BaseException],
+    form: MaskForm,
+    most_runs: int,
+) -> bytes:
+    """What was found, as JSON; most_runs : run lengths that all masks together may have."""
+    answer: list[schema.ImageAnswer | schema.FailedImage] = []
+    for name, one in zip(names, found, strict=True):
+        if not isinstance(one, Classed):
+            answer.append(schema.FailedImage(name=name, error=str(one)))
+            continue
+        size = (one.record.height, one.record.width)
+        shapes: Iterable[Mask | None] = [None] * len(one.regions)
+        if form != "none":
+            shapes = region_masks(one.mask, size, model.config.crop, len(one.regions))
+        regions = []
+        for row, shape in zip(one.regions, shapes, strict=True):
+            mask: schema.RunLengths | str | None = None
+            if shape is not None and form == "rle":
+                counts = image_run_lengths(shape, (row["x"], row["y"]), size, most_runs)
+                most_runs -= len(counts)
+                mask = schema.RunLengths(size=size, counts=counts)
+            elif shape is not None:
+                mask = to_png(shape)
+            regions.append({**row, "box": row, "mask": mask})
+        shares = zip(model.classes.tolist(), one.probabilities.tolist(), strict=True)
+        own = {"name": name, "width": size[1], "height": size[0], "note": one.record.note, "regions": regions}
+        answer.append(
+            schema.ImageAnswer.model_validate({**one.image, **own, "probabilities": {str(k): p for k, p in shares}})
+        )
+    return schema.PredictAnswer(images=answer).model_dump_json().encode()
 
 
 def _describe_requests(app: FastAPI) -> None:

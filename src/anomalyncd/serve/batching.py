@@ -7,10 +7,10 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,10 @@ from ..errors import BadFileError
 from ..labels import UNKNOWN
 from ..regions.extract import Extracted
 from ..regions.records import ImageRecord
-from .limits import Limits
-from .metrics import Metrics
-from .traffic import try_later
+from .traffic import Limits, Metrics, try_later
 from .uploads import Upload
 
 LOOK_SECONDS = 0.5  # between looks whether anybody still waits for an image that has no room
-
-Array = TypeVar("Array", bound=npt.NDArray[Any])
 
 
 @dataclass(frozen=True)
@@ -76,17 +72,12 @@ class Batcher:
         self.predictor, self.limits, self.metrics = predictor, limits, metrics
         self._numbers = itertools.count()  # of images, so that those of any requests can share a batch
         self._lock = threading.Condition()
-        self._in_flight = self._decoded = 0  # images, and their pixels
+        self.in_flight = self._decoded = 0  # images that wait or are worked on, and their pixels
         self._ready: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(limits.threads, thread_name_prefix="anomalyncd-read")
         self._helpers = ThreadPoolExecutor(limits.threads, thread_name_prefix="anomalyncd-prepare")
         self._worker = threading.Thread(target=self._work, name="anomalyncd-network", daemon=True)
         self._worker.start()
-
-    @property
-    def in_flight(self) -> int:
-        """Images that wait or are worked on."""
-        return self._in_flight
 
     @property
     def is_alive(self) -> bool:
@@ -95,9 +86,9 @@ class Batcher:
     def submit(self, uploads: Sequence[Upload]) -> list[Future[Classed]]:
         """One future for each image, all or none; an image that cannot be read raises a BadFileError there."""
         with self._lock:
-            if self._in_flight + len(uploads) > self.limits.queue:
-                raise try_later(f"{self._in_flight} images are waiting already: try again later.")
-            self._in_flight += len(uploads)
+            if self.in_flight + len(uploads) > self.limits.queue:
+                raise try_later(f"{self.in_flight} images are waiting already: try again later.")
+            self.in_flight += len(uploads)
         jobs = [_Job(next(self._numbers), upload) for upload in uploads]
         for job in jobs:
             self._readers.submit(self._read, job)
@@ -119,8 +110,7 @@ class Batcher:
             self._end(job)
             return
         try:
-            job.content = _decode_upload(job.index, job.content, self.limits)
-            pixels = _pixels(job.content)
+            job.content, pixels = _decode_upload(job.index, job.content, self.limits)
             with self._lock:
                 job.pixels = pixels
                 self._decoded += pixels
@@ -139,7 +129,7 @@ class Batcher:
             deadline = 0.0
             while not ending and len(batch) < self.limits.batch:
                 # A batch only waits while more images are on their way.
-                left = max(0.0, deadline - time.monotonic()) if self._in_flight > len(batch) else 0.0
+                left = max(0.0, deadline - time.monotonic()) if self.in_flight > len(batch) else 0.0
                 try:
                     job = self._ready.get(timeout=left) if batch else self._ready.get()
                 except queue.Empty:
@@ -180,7 +170,7 @@ class Batcher:
     def _end(self, job: _Job, outcome: Classed | BaseException | None = None) -> None:
         """Make room for others, and tell whoever waits what came out, unless nobody does."""
         with self._lock:
-            self._in_flight -= 1
+            self.in_flight -= 1
             self._decoded -= job.pixels
             self._lock.notify_all()
         if isinstance(outcome, Classed):
@@ -195,32 +185,24 @@ class Batcher:
             job.future.set_exception(outcome)
 
 
-def _decode_upload(index: int, upload: Upload, limits: Limits) -> Sample:
-    """An upload as arrays."""
-    image = _decode("image", read_image, upload.image, limits.pixels)
-    anomaly_map, mask = None, None
-    if upload.map is not None:
-        anomaly_map = _decode("map", read_map, upload.map, limits.map_pixels)
-    if upload.mask:  # an empty one says that there is no defect
-        mask = _decode("mask", read_mask, upload.mask, limits.map_pixels)
-    return Sample(str(index), image, anomaly_map, mask)
-
-
-def _decode(field: str, read: Callable[..., Array], content: bytes, most_pixels: int) -> Array:
-    """The content of a file as an array; errors begin with the name of the field."""
-    try:
-        values = read(content, max_pixels=most_pixels)
-        if (n_pixels := math.prod(values.shape[:2])) > most_pixels:  # of an NPY file
-            raise BadFileError(f"it has {n_pixels:,} pixels, more than the limit of {most_pixels:,}")
-    except BadFileError as error:
-        raise BadFileError(f"{field}: {str(error).removeprefix('data: ')}") from error
-    return values
-
-
-def _pixels(sample: Sample) -> int:
-    """Of all its arrays; colours of a pixel count once."""
-    arrays = (sample.image, sample.map, sample.mask)
-    return sum(math.prod(array.shape[:2]) for array in arrays if isinstance(array, np.ndarray))
+def _decode_upload(index: int, upload: Upload, limits: Limits) -> tuple[Sample, int]:
+    """An upload as arrays, and the pixels of all of these; errors begin with the name of the field."""
+    arrays: dict[str, Any] = {}
+    for name, read, most in (
+        ("image", read_image, limits.pixels),
+        ("map", read_map, limits.map_pixels),
+        ("mask", read_mask, limits.map_pixels),
+    ):
+        content = getattr(upload, name)
+        if content is None or (name == "mask" and not content):  # an empty mask says that there is no defect
+            continue
+        try:
+            arrays[name] = read(content, max_pixels=most)
+            if (n_pixels := math.prod(arrays[name].shape[:2])) > most:  # of an NPY file
+                raise BadFileError(f"it has {n_pixels:,} pixels, more than the limit of {most:,}")
+        except BadFileError as error:
+            raise BadFileError(f"{name}: {str(error).removeprefix('data: ')}") from error
+    return Sample(str(index), **arrays), sum(math.prod(values.shape[:2]) for values in arrays.values())
 
 
 def _split(prepared: Sequence[Extracted], prediction: Prediction) -> dict[int, Classed | BadFileError]:
@@ -240,3 +222,17 @@ def _split(prepared: Sequence[Extracted], prediction: Prediction) -> dict[int, C
             mask = one.masks.get(record.index)
             found[record.index] = Classed(record, row, regions.get(record.id, []), probabilities, mask)
     return found
+
+
+def warm_up(predictor: Predictor) -> None:
+    """Class an image before any client comes: the first takes longest, because compilers and libraries start with it."""
+    binarizer, place = predictor.model.binarizer, (slice(64, 128), slice(64, 128))
+    image = np.full((256, 256, 3), 128, np.uint8)
+    marks = np.full((256, 256), 0 if binarizer is None else binarizer.low_, np.float32)
+    image[place], marks[place] = 255, 1 if binarizer is None else binarizer.high_
+    if binarizer is None:
+        item = Sample("warm", image, mask=marks)
+    else:
+        item = Sample("warm", image, map=None if predictor.detector is not None else marks)
+    for found in predictor.extract([item]):
+        predictor.classify(found)

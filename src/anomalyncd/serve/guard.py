@@ -46,6 +46,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str | None, most_bytes: int) -> None:
         self.app, self.token, self.most_bytes = app, token, most_bytes
+        self.too_large = f"A request must be no larger than {most_bytes} bytes."
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -62,7 +63,7 @@ class Guard:
             message = await receive()
             size += len(message.get("body", b""))
             if size > self.most_bytes:
-                raise HTTPException(413, self._too_large())
+                raise HTTPException(413, self.too_large)
             return message
 
         async def send_safely(message: Message) -> None:
@@ -97,7 +98,7 @@ class Guard:
             return refusal(403, "Requests from other sites are refused.")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 15 or int(length) > self.most_bytes:
-            return refusal(413, self._too_large())
+            return refusal(413, self.too_large)
         return None
 
     def check_token(self, request: Request, token: str) -> Response | None:
@@ -107,20 +108,11 @@ class Guard:
             return None
         return refusal(401, f"A token is needed: {self.token_hint}.", {"WWW-Authenticate": "Bearer"})
 
-    def _too_large(self) -> str:
-        return f"A request must be no larger than {self.most_bytes} bytes."
-
 
 def answer_errors(app: FastAPI, statuses: Mapping[type[Exception], int]) -> None:
     """Answer malformed requests with 422, and these kinds of error with their status, in words and without what was sent."""
-
-    def add(kind: type[Exception], status: int) -> None:
-        @app.exception_handler(kind)
-        def in_words(_: Request, error: Exception) -> Response:
-            return refusal(status, str(error))
-
     for kind, status in statuses.items():
-        add(kind, status)
+        app.add_exception_handler(kind, lambda _, error, status=status: refusal(status, str(error)))
 
     @app.exception_handler(RequestValidationError)
     def malformed(_: Request, error: RequestValidationError) -> Response:

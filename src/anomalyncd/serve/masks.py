@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -16,19 +15,6 @@ from ..data.run_lengths import run_lengths
 from ..regions.find import find_regions
 
 Mask = npt.NDArray[np.bool_]
-
-
-@dataclass
-class RunBudget:
-    """How many runs an answer may still have."""
-
-    left: int
-
-    def take(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            words = "The masks are too ragged for run lengths: ask with ?masks=png, or with ?masks=none."
-            raise HTTPException(422, words)
 
 
 def region_masks(mask: Mask | None, image_size: tuple[int, int], crop: CropConfig, count: int) -> Iterator[Mask]:
@@ -51,23 +37,22 @@ def region_masks(mask: Mask | None, image_size: tuple[int, int], crop: CropConfi
         yield own if own.any() else np.ones_like(own)  # thinner than a pixel of the image
 
 
-def image_run_lengths(
-    shape: Mask, corner: tuple[int, int], image_size: tuple[int, int], budget: RunBudget
-) -> list[int]:
+def image_run_lengths(shape: Mask, corner: tuple[int, int], image_size: tuple[int, int], most: int) -> list[int]:
     """COCO's run lengths of the whole image for a shape (h, w) whose upper left pixel is at `corner` (x, y).
 
     Examples
     --------
-    >>> image_run_lengths(np.array([[True], [True]]), (1, 0), (2, 3), RunBudget(10))
+    >>> image_run_lengths(np.array([[True], [True]]), (1, 0), (2, 3), most=10)
     [2, 2, 2]
-    >>> image_run_lengths(np.array([[True, True]]), (0, 1), (3, 2), RunBudget(10))
+    >>> image_run_lengths(np.array([[True, True]]), (0, 1), (3, 2), most=10)
     [1, 1, 2, 1, 1]
     """
     (x, y), (height, width) = corner, image_size
     columns = np.zeros((height, shape.shape[1]), bool, order="F")  # of the image, only those that the shape is in
     columns[y : y + len(shape)] = shape
     pixels = columns.ravel(order="F")
-    budget.take(int(np.count_nonzero(pixels[1:] != pixels[:-1])) + 1 + int(pixels[0]) + int(pixels[-1]))
+    if np.count_nonzero(pixels[1:] != pixels[:-1]) + 1 + int(pixels[0]) + int(pixels[-1]) > most:
+        raise HTTPException(422, "The masks are too ragged for run lengths: ask with ?masks=png, or with ?masks=none.")
     lengths, after = run_lengths(columns), (width - x - shape.shape[1]) * height
     lengths[0] += x * height
     if not pixels[-1]:

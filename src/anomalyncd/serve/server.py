@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from types import FrameType
 
@@ -72,10 +71,6 @@ class Server(uvicorn.Server):
             )
         )  # fmt: skip
         self.app = app
-
-    def run_on(self, listener: socket.socket) -> None:
-        """Serve until a signal comes."""
-        self.run(sockets=[listener])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.app.state.traffic.stopping:

@@ -1,23 +1,130 @@
-"""The guard of the service: it also counts what is under way, and refuses new work once the service is stopping."""
+"""What the service allows and what it counts: limits, requests under way, figures for Prometheus, and its guard."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastapi import HTTPException
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..errors import SettingsError
 from .guard import SAFE_METHODS, Guard, refusal
-from .limits import Limits
-from .metrics import Metrics
 
 OPEN = ("/health", "/health/live")  # without a token, for programs that watch over the process
 ROUTES = (*OPEN, "/metrics", "/v1/model", "/v1/predict", "/openapi.json")
 CLIENT_GONE = 499  # the client did not wait for its answer; only ever counted, never sent
 RETRY = {"Retry-After": "1"}
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a service.
+
+    n_bytes : of one request
+    held_bytes : of all requests that are being read or worked on
+    images : in one request
+    pixels : of an image
+    map_pixels : of a map or mask, where each region costs a look at all of them
+    read_seconds : until the whole of a request must have come
+    seconds : from then until its answer
+    runs : of all masks in one answer, where they are asked for as run lengths
+    queue : images that wait or are worked on, of all requests
+    decoded_pixels : of images, maps and masks that wait or are worked on; above, no other image is decoded
+    batch : images that the network sees at once
+    wait_seconds : how long a batch that is not full waits for more, and only while more are on their way
+    threads : that decode and prepare images
+    """
+
+    n_bytes: int = 32_000_000
+    held_bytes: int = 256_000_000
+    images: int = 32
+    pixels: int = 64_000_000
+    map_pixels: int = 16_000_000
+    read_seconds: float = 20.0
+    seconds: float = 60.0
+    runs: int = 200_000
+    queue: int = 128
+    decoded_pixels: int = 256_000_000
+    batch: int = 16
+    wait_seconds: float = 0.005
+    threads: int = 4
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value <= 0 and name != "wait_seconds":
+                raise SettingsError(f"{name} must be above 0, but got {value}.")
+        if self.queue < self.images:
+            raise SettingsError(
+                f"the queue ({self.queue} images) must hold at least one request of {self.images} images."
+            )
+        if self.held_bytes < self.n_bytes:
+            raise SettingsError(f"held_bytes ({self.held_bytes}) must be at least n_bytes ({self.n_bytes}).")
+
+
+class Metrics:
+    """Counts of all threads of one service, in a registry of its own: two services of one process stay apart.
+
+    Examples
+    --------
+    >>> metrics = Metrics()
+    >>> metrics.image_done("known")
+    >>> 'anomalyncd_images_total{outcome="known"} 1.0' in metrics.text().decode()
+    True
+    """
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "anomalyncd_requests_total", "Requests by status.", ["path", "status"], registry=registry
+        )
+        spent = "From the head of a request to the end of its answer."
+        self._seconds = Histogram("anomalyncd_request_seconds", spent, ["path"], buckets=SECONDS, registry=registry)
+        self._images = Counter("anomalyncd_images_total", "Images by outcome.", ["outcome"], registry=registry)
+        for outcome in ("known", "unknown", "unreadable"):
+            self._images.labels(outcome)
+        together = "Images that the network saw at once."
+        self._batch_images = Histogram("anomalyncd_batch_images", together, buckets=BATCHES, registry=registry)
+        self._batch_seconds = Histogram(
+            "anomalyncd_batch_seconds", "Time of a batch.", buckets=SECONDS, registry=registry
+        )
+        share = "Share of unknown ones among the images classed so far."
+        self.add_gauge("anomalyncd_unknown_share", share, self._unknown_share)
+
+    def add_gauge(self, name: str, meaning: str, value: Callable[[], float]) -> None:
+        """Add a figure that `value` tells whenever somebody looks."""
+        Gauge(name, meaning, registry=self._registry).set_function(value)
+
+    def request_done(self, path: str, status: int, seconds: float) -> None:
+        """Count one request; path : of a route, not what a client made up"""
+        self._requests.labels(path, status).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def batch_done(self, size: int, seconds: float) -> None:
+        """Count one batch of images."""
+        self._batch_images.observe(size)
+        self._batch_seconds.observe(seconds)
+
+    def image_done(self, outcome: str) -> None:
+        """Count one image: `known`, `unknown` or `unreadable`."""
+        self._images.labels(outcome).inc()
+
+    def text(self) -> bytes:
+        """All of it in the text format of Prometheus."""
+        return generate_latest(self._registry)
+
+    def _unknown_share(self) -> float:
+        known, unknown = (
+            self._registry.get_sample_value("anomalyncd_images_total", {"outcome": outcome}) or 0.0
+            for outcome in ("known", "unknown")
+        )
+        return unknown / (known + unknown) if known + unknown else 0.0
 
 
 @dataclass

@@ -25,7 +25,7 @@ from ...model.backbone import MaskGuidedViT, load_vit, resolve_name
 from ...model.device import choose_device
 from ...progress import Silent
 from ...regions.records import ImageRecord, report_files
-from ..datasets import digest
+from ...run.stages import content_digest
 from .cache import Cache
 
 R = TypeVar("R", bound="Rival")
@@ -116,7 +116,10 @@ class Rival(ABC):
                     "fewer classes."
                 )
             name = resolve_name(self.backbone)
-            self._network_key = [name, digest(self.backbone_weights)]  # what tokens depend on, besides the images
+            self._network_key = [
+                name,
+                content_digest(self.backbone_weights),
+            ]  # what tokens depend on, besides the images
             vit = load_vit(name, file=self.backbone_weights, progress=self.progress.say)
             self._vit = MaskGuidedViT(vit, guidance="none").to(choose_device(self.device)).eval()
             given: Given = "maps" if dataset.has_maps else "masks" if dataset.has_masks else None
@@ -145,12 +148,12 @@ class Rival(ABC):
         records = [ImageRecord(index, sample.id, error=_problem(sample)) for index, sample in enumerate(samples)]
         report_files(records, self.progress)
         readable = [sample for sample, record in zip(samples, records, strict=True) if not record.error]
-        return sorted(readable, key=lambda sample: digest(sample.image))
+        return sorted(readable, key=lambda sample: content_digest(sample.image))
 
 
 def image_key(samples: Sequence[Sample]) -> list[str]:
     """What identifies the images, whatever maps or masks came with them."""
-    return [digest(sample.image) for sample in samples]
+    return [content_digest(sample.image) for sample in samples]
 
 
 def _problem(sample: Sample) -> str:

@@ -1,22 +1,77 @@
-"""Corrections and what follows from them: the run's classes, then every action that was not undone, in order."""
+"""The classes of a run: as its tables have them, and as corrected by every action that was not undone, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..checksums import stable_hash
+from ..errors import RunError
 from ..labels import NORMAL, UNKNOWN, default_name
+from ..learn.cluster import kmeans
+from ..run.finished import FinishedRun, Key
 from .action_log import Row
-from .uncorrected import UncorrectedClasses
 
 CORRECTIONS = ("name", "merge", "split", "move", "false_alarm")
 
 
 class ConflictError(Exception):
     """An action that makes no sense as things stand now, said in words."""
+
+
+class UncorrectedClasses:
+    """What the tables of a run say, read once.
+
+    Parameters
+    ----------
+    path : folder of a finished run
+
+    Attributes
+    ----------
+    run : where pictures are read from
+    regions : regions.csv; the number of a row is the region's number everywhere in the review
+    keys : (image, region) of each row, and rows : its inverse
+    labels : (R,) int64
+    images : number of an image → its name, in the order of manifest.csv
+    image_of : (R,) int64, number of each region's image
+    names : label → name, of every class that the run knows
+    learned : changes when `discover` learns anew, and numbers of classes mean others
+    fixed : regions that a person placed in earlier applies
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.run = run = FinishedRun(path, device="cpu")
+        self._signature = run.signature  # before the tables: if they change meanwhile, they are read again
+        self.learned, self.fixed = run.learned, frozenset(run.corrections)
+        self.regions, self.rows, self.keys = run.regions, run.rows, list(run.rows)
+        self.labels = run.regions["label"].to_numpy(np.int64)
+        self.images: list[str] = run.manifest["image"].tolist()
+        number = {name: index for index, name in enumerate(self.images)}
+        self.image_of = np.array([number[image] for image, _ in self.keys], np.int64)
+        self.names = {NORMAL: default_name(NORMAL)} | run.names
+
+    def is_current(self) -> bool:
+        """Whether no table of the run has changed since."""
+        return self.run.signature == self._signature
+
+    def named(self, rows: Iterable[int]) -> list[list[Any]]:
+        """Image and region of each of these rows, as the log stores them."""
+        return [list(self.keys[row]) for row in rows]
+
+    @cached_property
+    def table(self) -> str:
+        """Tells whether numbers of regions still mean the same regions."""
+        return stable_hash(self.keys)[:16]
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells whether regions still have the same classes, and these still mean the same."""
+        return stable_hash(self.learned, sorted(self.names), [*zip(self.keys, self.labels.tolist(), strict=True)])[:16]
 
 
 class CorrectedClasses:
@@ -126,3 +181,21 @@ class CorrectedClasses:
     def title(self, label: int) -> str:
         """The name of a class, or its number where it has none."""
         return self.names.get(label) or default_name(label)
+
+
+def split_regions(path: Path, keys: Sequence[Key], n_parts: int) -> npt.NDArray[np.int64]:
+    """Divide a class by re-clustering its regions on their stored features.
+
+    Returns (R,) int, 0 … n_parts − 1, the largest part first; a part is empty where regions are too much alike.
+    """
+    run = FinishedRun(path, device="cpu")  # one that is let go afterwards: features are large
+    classifier = run.model.classifier
+    if classifier is None:
+        raise RunError(f"{path}: nothing was learned in this run, so a class cannot be split.")
+    if not run.rows.keys() >= set(keys):
+        raise ConflictError("The regions of this run have changed: look again.")
+    rows = [run.rows[key] for key in keys]
+    features = classifier.space.transform({name: part[rows] for name, part in run.features.items()})
+    if len(np.unique(features, axis=0)) < n_parts:
+        return np.zeros(len(keys), np.int64)
+    return kmeans(np.asarray(features, np.float32), n_parts, run.model.config.random_state)

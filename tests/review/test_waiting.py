@@ -1,4 +1,4 @@
-"""Corrections that wait while another command writes the tables of the run. Covers uncorrected.py and apply.py."""
+"""Corrections that wait while another command writes the tables of the run. Covers classes.py and apply.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pixels of an overlay, one by one."""
+"""Covers canvas.py: pixels of an overlay, one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from anomalyncd.report.overlay import OUTLINE, OUTLINE_EDGE, heat, overlay, resized_mask
+from anomalyncd.report.canvas import OUTLINE, OUTLINE_EDGE, heat, overlay, resized_mask
 
 
 def grey(height: int = 40, width: int = 50, value: int = 90) -> Any:

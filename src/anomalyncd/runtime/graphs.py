@@ -1,4 +1,4 @@
-"""The detector of an exported run: its network and its scores are graphs, and what is around them is `anomalyncd.grid`."""
+"""The network and the detector of an exported run: they are graphs, and what is around these is `anomalyncd.grid`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,39 @@ import numpy.typing as npt
 from safetensors import safe_open
 
 from ..errors import RunError
-from ..grid import GridReader, Picture, Values, place_of, to_map
+from ..grid import Flags, GridReader, Picture, Values, kept_patches, place_of, to_map
 from .engine import Graph
-from .folder import DETECTOR_FILE, GridInfo
+from .folder import DETECTOR_FILE, GridInfo, NetworkInfo
 
 MOST_PATCHES = 1024  # that are scored at once: what they are compared with may have ten thousand
+
+
+class GraphNetwork:
+    """A `TokenNetwork` whose tokens come from graphs.
+
+    Parameters
+    ----------
+    graphs : `patches`, images → tokens, and `guided`, images, keep → class_token, tokens; those that the features need
+    """
+
+    def __init__(self, info: NetworkInfo, graphs: Mapping[str, Graph]) -> None:
+        self.n_blocks, self.width, self.patch_size = info.n_blocks, info.width, info.patch_size
+        self.mask_threshold, self.keep_thin, self.block = info.mask_threshold, info.keep_thin, info.block
+        self._graphs = graphs
+
+    def patches(self, images: Picture, block: int) -> Values:
+        """See `TokenNetwork`."""
+        assert block == self.block
+        (tokens,) = self._graphs["patches"]({"images": images})
+        return tokens
+
+    def guided(self, images: Picture, masks: Flags, block: int) -> tuple[Values, Values]:
+        """See `TokenNetwork`."""
+        assert block == self.block
+        grid = (masks.shape[1] // self.patch_size[0], masks.shape[2] // self.patch_size[1])
+        keep = kept_patches(masks, grid, threshold=self.mask_threshold, keep_thin=self.keep_thin)
+        class_token, tokens = self._graphs["guided"]({"images": images, "keep": keep})
+        return class_token, tokens
 
 
 class GraphDetector:
@@ -38,8 +66,21 @@ class GraphDetector:
         """One (h, w) float32 map for each (H, W, 3) uint8 image, in order, of the image's aspect."""
         info = self.info
         for grid in self.reader(images):
-            scores = self._by_bank(grid.blocks) if "scores" in self.graphs else self._by_references(grid.blocks)
+            scores = self.scores(grid.blocks)
             yield to_map(scores, grid.size, map_size=info.map_size, tile=info.tile, sigma=info.sigma)
+
+    def scores(self, blocks: Values) -> Values:
+        """Tokens (L, h, w, C) of an image → patch scores (h, w)."""
+        own = place_of(blocks, self.references)
+        others = [reference for place, reference in enumerate(self.references) if place != own]
+
+        def score(band: Values) -> Values:
+            if "scores" in self.graphs:
+                return self.graphs["scores"]({"tokens": band})[0]
+            cosines = [self.graphs["compare"]({"tokens": band, "reference": other})[0] for other in others]
+            return self.graphs["lowest"]({"cosines": np.stack(cosines, axis=-1)})[0]
+
+        return in_bands(score, blocks, self.info.halo)
 
     def _tokens(self, images: Picture) -> tuple[Values, Values]:
         """(B, H, W, 3) uint8 → tokens (B, L, h, w, C), and no summaries (B, 0): only image scores need them."""
@@ -47,21 +88,6 @@ class GraphDetector:
         rows, columns = (resampling(side // patch, known) for side, patch, known in sides)
         (tokens,) = self.graphs["detector"]({"images": images, "rows": rows, "columns": columns})
         return tokens, np.empty((len(images), 0), np.float32)
-
-    def _by_bank(self, blocks: Values) -> Values:
-        """Tokens (L, h, w, C) → (h, w)."""
-        return in_bands(lambda band: self.graphs["scores"]({"tokens": band})[0], blocks, self.info.halo)
-
-    def _by_references(self, blocks: Values) -> Values:
-        """Tokens (L, h, w, C) → (h, w)."""
-        own = place_of(blocks, self.references)
-        others = [reference for place, reference in enumerate(self.references) if place != own]
-
-        def score(band: Values) -> Values:
-            cosines = [self.graphs["compare"]({"tokens": band, "reference": other})[0] for other in others]
-            return self.graphs["lowest"]({"cosines": np.stack(cosines, axis=-1)})[0]
-
-        return in_bands(score, blocks, self.info.halo)
 
 
 def in_bands(score: Callable[[Values], Values], blocks: Values, halo: int, most: int = MOST_PATCHES) -> Values:

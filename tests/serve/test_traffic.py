@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from anomalyncd.serve.metrics import Metrics
+from anomalyncd.serve.traffic import Metrics
 
 
 def test_figures_are_text_that_prometheus_reads():

@@ -1,6 +1,6 @@
-"""An exported run says what the run says (detectors.py, network.py, runtime.py).
+"""An exported run says what the run says (graphs.py, runtime.py).
 
-Covers engine, network, runtime.
+Covers engine, runtime.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from anomalyncd.detect.tokens import neighbourhood
 from anomalyncd.discovery.classify import Prediction, joined
 from anomalyncd.export.onnx import write_compare, write_lowest, write_scores
 from anomalyncd.runtime import Runtime
-from anomalyncd.runtime.detectors import GraphDetector, in_bands, resampling
 from anomalyncd.runtime.engine import ENGINES, open_graph
 from anomalyncd.runtime.folder import GridInfo
+from anomalyncd.runtime.graphs import GraphDetector, in_bands, resampling
 
 
 def assert_same(found: Prediction, expected: Prediction) -> None:
@@ -88,7 +88,7 @@ def test_bank_scores_are_patchcores(engine, tmp_path):
     for blocks in token_grids(3, 0):
         tokens = blocks.astype(np.float32)
         wanted = bank.nearest(locally_aware(torch.from_numpy(tokens), 3))[0].numpy()
-        np.testing.assert_allclose(detector._by_bank(tokens).ravel(), wanted, atol=1e-5)
+        np.testing.assert_allclose(detector.scores(tokens).ravel(), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -104,7 +104,7 @@ def test_mutual_scores_are_muscs_and_a_reference_is_not_compared_with_itself(eng
         tmp_path, engine, compare=lambda path: write_compare(path, musc.memory), lowest=write_lowest
     )
     images = [blocks.float() for blocks in (tensors[4], *map(torch.from_numpy, token_grids(2, 9)))]
-    found = [detector._by_references(image.numpy()).ravel() for image in images]
+    found = [detector.scores(image.numpy()).ravel() for image in images]
     for scores, wanted in zip(found, musc._scores(images, tensors, [4, None, None]), strict=True):
         np.testing.assert_allclose(scores, wanted.numpy(), atol=1e-5)
     with_itself = musc._scores(images[:1], tensors, [None])[0]

@@ -1,0 +1,168 @@
+"""Commands that start a server: `serve` and `review`."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import threading
+import webbrowser
+from collections import Counter
+from contextlib import closing, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+
+from ..errors import SettingsError
+from . import options as opt
+from .finished import load_fitted
+from .show import counted, inputs_of, quoted
+
+if TYPE_CHECKING:
+    from ..discovery.classify import Predictor
+
+MB = 1_000_000
+SHORTEST_TOKEN = 8
+NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")  # of the extra `serve`
+
+
+def serve(
+    run: opt.RunOrExport,
+    port: opt.Port = 8766,
+    host: opt.Host = "127.0.0.1",
+    token: opt.Token = None,
+    max_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in MB.")] = 32,
+    max_images: Annotated[int, typer.Option(min=1, help="Most images in a request.")] = 32,
+    max_megapixels: Annotated[float, typer.Option(min=0.001, help="Largest image, in millions of pixels.")] = 64,
+    read_timeout: Annotated[float, typer.Option(min=0.01, help="Seconds until a request must have come whole.")] = 20,
+    timeout: Annotated[float, typer.Option(min=0.01, help="Seconds from then until its answer.")] = 60,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait, of all requests.")] = 128,
+    batch: Annotated[int, typer.Option(min=1, help="Images that the network sees at once.")] = 16,
+    batch_wait: Annotated[float, typer.Option(min=0, help="Milliseconds that a batch waits for more.")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that decode and prepare images.")] = 4,
+    device: opt.Device = "auto",
+    precision: opt.Precision = "auto",
+) -> None:
+    """Class images with RUN over HTTP."""
+    made, token = token == "auto", checked_token("serve", token, host)
+    from ..serve.app import make_api, needs_of
+    from ..serve.server import Server
+    from ..serve.traffic import Limits
+
+    n_bytes, pixels = int(max_mb * MB), int(max_megapixels * MB)
+    limits = Limits(
+        n_bytes=n_bytes, held_bytes=max(8 * n_bytes, 256 * MB), images=max_images, pixels=pixels,
+        map_pixels=min(pixels, Limits.map_pixels), read_seconds=read_timeout, seconds=timeout, queue=queue, batch=batch,
+        wait_seconds=batch_wait / 1000, threads=threads,
+    )  # fmt: skip
+    with listen(host, port) as listener:
+        predictor, counts = load(run, device, precision)
+        needs = needs_of(predictor)
+        web = make_api(predictor, counts=counts, token=token, limits=limits)
+        address = address_of(listener, host)
+        beside = "" if needs == "image" else f" -F {needs}=@{needs.upper()}"
+        shown_token = token if made else "TOKEN"  # one of the user's own is not for the screen
+        allowed = f" -H 'Authorization: Bearer {shown_token}'" if token else ""
+        typer.echo(f"Serving {quoted(run)} at {address}   (Ctrl-C ends it after what was accepted is answered)")
+        typer.echo(f"Next: curl {address}/v1/predict{allowed} -F image=@IMAGE{beside}")
+        server = Server(web)
+        server.run(sockets=[listener])
+    done = "Not all took their answers in time." if server.force_exit else "Everything accepted was answered."
+    typer.echo(f"\n{done}\nNext: anomalyncd update RUN NEW_IMAGES   (where much was unknown)")
+
+
+def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, dict[int, int] | None]:
+    """A run, or its export, ready to work, and how many of its images each class has, where that is known."""
+    from ..progress import Silent
+    from ..runtime import Runtime
+    from ..serve.batching import warm_up
+
+    fitted = load_fitted(run, device, precision, Silent())
+    predictor = fitted.predictor()
+    counts = None if isinstance(fitted, Runtime) else Counter(fitted.images["label"].tolist())
+    warm_up(predictor)
+    return predictor, counts
+
+
+def review(
+    run: opt.Run,
+    port: opt.Port = 8765,
+    host: opt.Host = "127.0.0.1",
+    token: opt.Token = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+) -> None:
+    """Name, merge, split and correct the classes of RUN on a page in the browser."""
+    token = checked_token("review", token, host)
+    import uvicorn
+
+    from ..review.app import make_app
+    from ..run.finished import FinishedRun
+
+    with listen(host, port) as listener:
+        web = make_app(run, token)
+        with closing(web.state):
+            address = f"{address_of(listener, host)}/" + (f"?token={quote(token, safe='')}" if token else "")
+            typer.echo(f"Review {quoted(run)} at {address}\nEvery action is stored at once. Ctrl-C ends it.")
+            if not no_browser and _has_screen():
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+            # Without an access log: the first address of a visit may hold the token.
+            server = uvicorn.Server(uvicorn.Config(web, log_level="warning", access_log=False, server_header=False))
+            with suppress(KeyboardInterrupt):
+                server.run(sockets=[listener])
+            waiting = len(web.state.session.classes.done)
+    if waiting:
+        typer.echo(f"\n{counted(waiting, 'correction')} kept, not applied yet.")
+        typer.echo(f"Next: anomalyncd review {quoted(run)}, and press Apply")
+    else:
+        inputs = inputs_of(FinishedRun(run, device="cpu").model)
+        typer.echo(f"\nNext: anomalyncd export {quoted(run)} --format csv")
+        typer.echo(f"  or: anomalyncd predict {quoted(run)} NEW_IMAGES {inputs}--out new.csv")
+
+
+def checked_token(command: str, token: str | None, host: str) -> str | None:
+    """The token, a new one for `auto`; says first what the command lacks, which may be a token or a library."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise SettingsError(f"`{command}` needs {missing[0]}: pip install 'anomalyncd[serve]'.")
+    from ..serve.guard import is_loopback
+
+    if token == "auto":
+        token = secrets.token_urlsafe(24)
+    if token is None and not is_loopback(host):
+        raise SettingsError(
+            f"--host {host} can be reached from other machines, so it needs a token: add --token auto, or --token with "
+            f"at least {SHORTEST_TOKEN} characters of your own."
+        )
+    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise SettingsError(f"--token must have at least {SHORTEST_TOKEN} plain characters.")
+    return token
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens already: the browser may come before the server is up."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError) as error:
+        raise SettingsError(f"--host {host}: expected an address of this machine ({error}).") from error
+    both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server(place, family=family, backlog=128, dualstack_ipv6=both)
+    except OSError as error:
+        raise SettingsError(
+            f"cannot listen on {host}, port {port} ({os.strerror(error.errno or 0)}). Choose another with --port, as "
+            f"--port {port + 1 if 0 < port < 65535 else 0}, or --port 0 for any that is free."
+        ) from error
+
+
+def address_of(listener: socket.socket, host: str) -> str:
+    """For a browser: the wildcard means every address of this machine."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{listener.getsockname()[1]}"
+
+
+def _has_screen() -> bool:
+    """Without one, a browser would take over the terminal."""
+    return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
