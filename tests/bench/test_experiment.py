@@ -50,7 +50,7 @@ def test_tables_with_numbers_are_printed_whole(packaged):
             for row in found.rows
             for source in found.sources_of(row)
         }
-        for row in table(found.tables[0]).rows:
+        for row in table(found.tables[0])["rows"]:
             if row.get("dataset") == "mtd":
                 assert tuple(row[metric] for metric in found.metrics) in shown, (name, dict(row))
 

@@ -75,12 +75,12 @@ def test_figures_are_those_of_the_paper(table, match, figures):
 
 def test_every_table_is_there_and_pictures_say_that_they_have_no_numbers():
     for name in NUMBERED:
-        assert paper.table(name).rows
-        assert paper.table(name).label.startswith("tab:")
+        assert paper.table(name)["rows"]
+        assert paper.table(name)["label"].startswith("tab:")
     for name in PICTURES:
         assert paper.figures(name) == []
-        assert "picture" in paper.table(name).note
-    assert len({paper.table(name).label for name in (*NUMBERED, *PICTURES)}) == len(NUMBERED) + len(PICTURES)
+        assert "picture" in paper.table(name)["note"]
+    assert len({paper.table(name)["label"] for name in (*NUMBERED, *PICTURES)}) == len(NUMBERED) + len(PICTURES)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_every_table_is_there_and_pictures_say_that_they_have_no_numbers():
     ],
 )
 def test_no_row_is_missing_or_twice(table, n_rows):
-    rows = paper.table(table).rows
+    rows = paper.table(table)["rows"]
     keys = {tuple(sorted((key, cell) for key, cell in row.items() if isinstance(cell, str))) for row in rows}
     assert len(rows) == n_rows
     assert len(keys) == n_rows
@@ -113,7 +113,7 @@ def test_no_row_is_missing_or_twice(table, n_rows):
 
 @pytest.mark.parametrize("table", [*NUMBERED, "page"])
 def test_figures_are_numbers_and_scores_are_shares_of_one(table):
-    for row in paper.table(table).rows:
+    for row in paper.table(table)["rows"]:
         figures = {name: cell for name, cell in row.items() if not isinstance(cell, str)}
         assert figures
         for name, figure in figures.items():
@@ -126,7 +126,7 @@ def test_figures_are_numbers_and_scores_are_shares_of_one(table):
 def test_names_are_those_of_datasets_detectors_and_methods(table):
     detectors = {"musc", "patchcore", "rd++", "efficientad", "pni", "cpr", "ground-truth"}
     methods = {"anomalyncd", "iic", "gatcluster", "scan", "uno", "amend", *RIVALS}
-    for row in paper.table(table).rows:
+    for row in paper.table(table)["rows"]:
         assert row.get("dataset", "mtd") in {"mvtec", "mtd"}
         assert row.get("detector", "musc") in detectors
         assert row.get("method", "anomalyncd") in methods
@@ -141,7 +141,7 @@ def test_means_over_base_sets_and_products_agree_but_where_the_note_says_so(tabl
         column = [cells[base, product] for base in bases if base != product]
         assert mean(column) == pytest.approx(cells["mean", product], abs=ROUNDING), product
     disagree = []
-    noted = [float(figure) for figure in re.findall(r"\.\d{3}", paper.table(table).note)]
+    noted = [float(figure) for figure in re.findall(r"\.\d{3}", paper.table(table)["note"])]
     for base in bases:
         row = [cells[base, product] for product in PRODUCTS if product != base]
         if mean(row) != pytest.approx(cells[base, "mean"], abs=ROUNDING):
@@ -195,7 +195,7 @@ def test_every_ablation_has_the_main_result_but_for_one_figure(table, default):
 
 def test_both_figures_of_the_disagreement_are_in_the_notes():
     for table in ("2", "15"):
-        assert {".715", ".617"} <= set(re.findall(r"\.\d{3}", paper.table(table).note))
+        assert {".715", ".617"} <= set(re.findall(r"\.\d{3}", paper.table(table)["note"]))
 
 
 def test_printed_ranks_follow_from_the_figures():
@@ -233,8 +233,8 @@ def test_a_match_that_no_row_has_is_empty_and_rows_are_copies():
     assert paper.figures("1", colour="red") == []
     paper.figures("4")[0]["nmi"] = 0.0
     assert paper.figures("4")[0]["nmi"] == 0.598
-    with pytest.raises(TypeError):
-        paper.table("4").rows[0]["nmi"] = 0.0
+    paper.table("4")["rows"][0]["nmi"] = 0.0
+    assert paper.table("4")["rows"][0]["nmi"] == 0.598
 
 
 @pytest.mark.parametrize("name", ["18", "", "t"])

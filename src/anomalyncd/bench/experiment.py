@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ..config import Preset, Section, make_config
-from ..detect.settings import misfit, setting_names
+from ..detect.settings import misfit, setting_defaults
 from ..errors import SettingsError
 from . import paper
 from .rivals import RIVALS
@@ -79,7 +79,7 @@ class Row(Section):
         elif self.preset is not None:
             raise ValueError(f"preset is for {OURS} only")
         elif (kind := RIVALS.get(self.method)) is not None:
-            names = [name for name in setting_names(kind) if name not in OF_ALL_ROWS]
+            names = [name for name in setting_defaults(kind) if name not in OF_ALL_ROWS]
             if unknown := [name for name in self.settings if name not in names]:
                 raise ValueError(f"{self.method} has no setting {unknown[0]}; it has {', '.join(names)}")
             if words := misfit(kind, self.settings):

@@ -68,7 +68,7 @@ class MuSc(TokenDetector):
 
         The images of the first call are compared with each other, later ones with its references.
         """
-        grids = self.read(images)
+        grids = self.reader(images)
         if self.memory is None:
             yield from self._first(self._held(grids))
         known = self.memory

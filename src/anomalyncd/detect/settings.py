@@ -19,16 +19,25 @@ _TYPES: dict[type, tuple[tuple[type, ...], str]] = {
 }
 
 
-def setting_names(kind: type) -> list[str]:
-    """Keyword arguments of a class, and of the classes that it hands the rest on to.
+def setting_defaults(kind: type) -> dict[str, object]:
+    """Keyword arguments of a class, and of the classes that it hands the rest on to, by name, with their defaults.
 
     Examples
     --------
     >>> from anomalyncd.detect import PatchCore
-    >>> "bank_size" in setting_names(PatchCore), "size" in setting_names(PatchCore)
-    (True, True)
+    >>> found = setting_defaults(PatchCore)
+    >>> found["bank_size"], found["size"]
+    (10000, 336)
     """
-    return sorted(_defaults(kind))
+    defaults: dict[str, object] = {}
+    for cls in kind.__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} | defaults
+        if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
+            break
+    return dict(sorted(defaults.items()))
 
 
 def misfit(kind: type, settings: Mapping[str, object]) -> str | None:
@@ -40,7 +49,7 @@ def misfit(kind: type, settings: Mapping[str, object]) -> str | None:
     >>> misfit(PatchCore, {"bank_size": 10.5})
     'bank_size must be a whole number, but got 10.5'
     """
-    defaults = _defaults(kind)
+    defaults = setting_defaults(kind)
     for name, value in settings.items():
         allowed, words = _TYPES.get(type(defaults.get(name)), ((), ""))
         if allowed and type(value) not in allowed:
@@ -50,7 +59,7 @@ def misfit(kind: type, settings: Mapping[str, object]) -> str | None:
 
 def check_settings(settings: Mapping[str, object], name: str, kind: type) -> None:
     """Refuse settings that the detector called `name`, of the class `kind`, does not have or that are of a wrong type."""
-    names = setting_names(kind)
+    names = list(setting_defaults(kind))
     for wrong in settings:
         if wrong not in names:
             near = difflib.get_close_matches(wrong, names, n=1)
@@ -75,15 +84,3 @@ def check_windows(name: str, sides: Sequence[int]) -> None:
     """Refuse windows without a centre."""
     if not sides or any(side < 1 or side % 2 == 0 for side in sides):
         raise SettingsError(f"{name} must be odd and at least 1, but got {tuple(sides)}.")
-
-
-def _defaults(kind: type) -> dict[str, object]:
-    defaults: dict[str, object] = {}
-    for cls in kind.__mro__:
-        if "__init__" not in vars(cls):
-            continue
-        parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY} | defaults
-        if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters):
-            break
-    return defaults

@@ -101,7 +101,7 @@ def export_run(
             for name, content in formats.fiftyone(results, images).items():
                 write_json(folder / name, content)
         else:
-            missing[:] = copy_images(results, images, folder, link=link, on_image=advance)
+            missing[:] = copy_images(results, images, folder, link, advance)
     gone = set(missing) if format == "folders" else set()
     written = [image for image in images if image.name not in gone]
     n_regions = len(finished.regions) if format == "csv" else sum(len(image.findings) for image in written)

@@ -20,12 +20,7 @@ RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)",
 
 
 def copy_images(
-    results: Results,
-    images: Sequence[Image],
-    folder: Path,
-    *,
-    link: bool = False,
-    on_image: Callable[[], None] = lambda: None,
+    results: Results, images: Sequence[Image], folder: Path, link: bool, on_image: Callable[[], None]
 ) -> list[str]:
     """Put each image into the folder of its class.
 
@@ -71,18 +66,14 @@ def safe_name(name: str, taken: Collection[str] = ()) -> str:
     name = "".join(letter if letter.isprintable() and letter not in '<>:"/\\|?*' else "_" for letter in name)
     name = name.rstrip(" .")
     suffix = PurePosixPath(name).suffix if len(PurePosixPath(name).suffix) <= LONGEST_SUFFIX else ""
-    stem = _shortened(name.removesuffix(suffix)).strip(" .") or "_"
+    # Of a long name the end: there are the numbers.
+    stem = name.removesuffix(suffix).encode("utf-8")[-LONGEST:].decode("utf-8", errors="ignore").strip(" .") or "_"
     stem = RESERVED.sub(r"\1_\2", stem)
     candidate, number = stem + suffix, 1
     while candidate.casefold() in taken:
         number += 1
         candidate = f"{stem}_{number}{suffix}"
     return candidate
-
-
-def _shortened(stem: str) -> str:
-    """The end of a long name: there are the numbers."""
-    return stem.encode("utf-8")[-LONGEST:].decode("utf-8", errors="ignore")
 
 
 def _place(source: Path, target: Path, link: bool) -> bool:

@@ -15,7 +15,7 @@ from ..learn.views import centre
 from ..model import weights
 from ..model.attention import Guidance
 from ..model.backbone import MaskGuidedViT, image_tensor, mask_tensor, resolve_name
-from .canvas import Mask, Picture, fitted, overlay
+from .canvas import fitted, overlay
 from .cards import choose
 from .source import ReportSource, Shot
 
@@ -102,16 +102,14 @@ def _row(source: ReportSource, row: int, vit: MaskGuidedViT, size: int, guided: 
     tensors = image_tensor(picture, device), mask_tensor(inside, device)
     shots = [replace(source.crop(row), lines=(source.look(int(region["label"])).name,))]
     keep = vit.pool(tensors[1])[0].cpu().numpy()
+    # Colour means attention only, brightest at its own peak.
+    grey = np.repeat(picture[0].mean(axis=2, keepdims=True) * 0.8, 3, axis=2).astype(np.uint8)
     modes: dict[str, Guidance] = {"without": "none", "with": guided}
     for name, mode in modes.items():
         found = class_attention(vit, *tensors, mode)[0]
+        high = float(np.quantile(found, 0.999)) or 1.0
+        painted = overlay(fitted(grey, SIDE), found, inside[0], high=high)
         share = f"{found.ravel()[keep].sum() / max(found.sum(), 1e-12):.0%} inside"
         alt = f"Attention {name} guidance in region {region['region']} of {region['image']}: {share} the mask"
-        shots.append(Shot(source.album.add(_painted(picture[0], found, inside[0])), alt, lines=(share,)))
+        shots.append(Shot(source.album.add(painted), alt, lines=(share,)))
     return shots
-
-
-def _painted(crop: Picture, attention: NDArray[np.float32], mask: Mask) -> Picture:
-    """Attention over the grey crop, so that colour means attention only; brightest at its own peak."""
-    grey = np.repeat(crop.mean(axis=2, keepdims=True) * 0.8, 3, axis=2).astype(np.uint8)
-    return overlay(fitted(grey, SIDE), attention, mask, high=float(np.quantile(attention, 0.999)) or 1.0)

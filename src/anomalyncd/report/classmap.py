@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from .canvas import Picture, centred, fitted
-from .source import Look, ReportSource
+from .source import ReportSource
 
 MOST = 2_000  # regions; t-SNE of more takes minutes, and dots would cover each other
 AT_LEAST = 20  # regions that a class keeps where only a part of them is drawn
@@ -22,20 +22,12 @@ TILE = 64  # px, thumbnails
 PLAIN = 5  # t-SNE needs more regions than this
 
 
-@dataclass(frozen=True)
-class ClassMap:
-    """Points (x, y, class, title) in the order of their classes, and their thumbnails in one picture, in that order."""
+def make_class_map(source: ReportSource) -> dict[str, Any] | None:
+    """The map of a run's regions; None where their features are not known or there is none.
 
-    points: list[tuple[float, float, Look, str]]
-    looks: list[Look]
-    sprite: str | None
-    columns: int
-    rows: int
-    tile: int = TILE
-
-
-def make_class_map(source: ReportSource) -> ClassMap | None:
-    """The map of a run's regions; None where their features are not known or there is none."""
+    `points` (x, y, class, title) in the order of their classes, their thumbnails in that order in one picture, `sprite`, of
+    so many `columns` and `rows` with sides of `tile` pixels; and the `looks` of the classes.
+    """
     if source.vectors is None or not len(source.vectors):
         return None
     labels = source.regions["label"].to_numpy()
@@ -52,8 +44,8 @@ def make_class_map(source: ReportSource) -> ClassMap | None:
         tiles.append(grey if crop is None else centred(fitted(crop, TILE), TILE))
     sheet, columns = sprite(tiles)
     looks = [source.look(label) for label in source.labels if label in labels[kept]]
-    uri = source.album.add(sheet, quality=70)
-    return ClassMap(points, looks, uri, columns, len(sheet) // TILE)
+    shown = {"points": points, "looks": looks, "sprite": source.album.add(sheet, quality=70)}
+    return {**shown, "columns": columns, "rows": len(sheet) // TILE, "tile": TILE}
 
 
 def sprite(tiles: Sequence[Picture]) -> tuple[Picture, int]:

@@ -55,6 +55,7 @@ def check_engine(engine: str, precision: str, threads: int | None) -> None:
 def _onnx_graph(module: Any, path: Path, precision: str, threads: int | None) -> Graph:
     options = module.SessionOptions()
     options.log_severity_level = 3  # errors only
+    # It does not look how many cores it has, and threads that share one wait for each other by spinning.
     options.intra_op_num_threads = threads or _allowed_cores()
     session = module.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return lambda inputs: list(session.run(None, dict(inputs)))
@@ -79,13 +80,8 @@ def _openvino_graph(module: Any, path: Path, precision: str, threads: int | None
 
 
 def _allowed_cores() -> int:
-    """How many cores this process is confined to; 0, which leaves it to the engine, where it is not.
-
-    onnxruntime does not look, and threads that share a core wait for each other by spinning.
-    """
-    if not hasattr(os, "sched_getaffinity"):
-        return 0
-    allowed = len(os.sched_getaffinity(0))
+    """How many cores this process is confined to; 0, which leaves it to the engine, where it is not."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     return allowed if allowed < (os.cpu_count() or 1) else 0
 
 

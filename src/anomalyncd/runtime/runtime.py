@@ -6,9 +6,6 @@ from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from ..data.dataset import Dataset
 from ..data.gather import Sources, gather
 from ..discovery.classify import MapMaker, Prediction, Predictor
@@ -57,6 +54,7 @@ class Runtime:
         self.precision = info.precision if precision == "float32" else precision
         self.progress = progress or Silent()
         self.model = DiscoveryModel.read(path, device="cpu")
+        self.classes, self.names = self.model.classes, self.model.names
         self.detector_name = info.detector
         graphs: dict[str, Graph] = {}
         for name, file in info.graphs.items():
@@ -70,16 +68,6 @@ class Runtime:
         elif info.detector:  # its maps come from outside, so the model must take them
             detect = self.model.config.detect.model_copy(update={"name": None})
             self.model.config = self.model.config.model_copy(update={"detect": detect})
-
-    @property
-    def classes(self) -> npt.NDArray[np.int64]:
-        """(K,) int, labels in the order of the columns of all probabilities."""
-        return self.model.classes
-
-    @property
-    def names(self) -> dict[int, str]:
-        """Label → name of the class."""
-        return self.model.names
 
     def predict(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Prediction:
         """Classes of images.

@@ -21,8 +21,7 @@ from ...data.maps import read_mask
 from ...detect.patchcore import PatchBank
 from ...detect.settings import check_least
 from ...model.backbone import image_tensor
-from .base import Rival, image_key
-from .cache import Cache
+from .base import Cache, Rival, image_key
 
 BATCH = 16
 Tokens = npt.NDArray[np.float16]

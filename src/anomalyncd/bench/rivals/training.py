@@ -28,8 +28,7 @@ from ...learn.losses import teacher_temperature
 from ...learn.network import RegionNet, ViewBatch
 from ...learn.trainer import train
 from ...learn.views import centre
-from .base import Features, Inputs, Rival, image_key
-from .cache import Cache
+from .base import Cache, Features, Inputs, Rival, image_key
 from .patches import BATCH, square
 
 MARGIN = 256 / 224  # side of the square that a view is taken from, in sides of the view
