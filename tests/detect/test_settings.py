@@ -8,7 +8,7 @@ import pytest
 
 from anomalyncd.config import make_config
 from anomalyncd.detect import DETECTORS, build_detector
-from anomalyncd.detect.settings import setting_defaults
+from anomalyncd.detect.base import setting_defaults
 from anomalyncd.errors import SettingsError
 
 

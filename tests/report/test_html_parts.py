@@ -1,4 +1,4 @@
-"""Covers attention.py, cards.py, charts.py, classmap.py and source.py: parts of the page, against a slow, obvious way."""
+"""Covers cards.py, charts.py, network.py and source.py: parts of the page, against a slow, obvious way."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from anomalyncd.model.attention import Guidance
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 from anomalyncd.report import charts
-from anomalyncd.report.attention import class_attention
 from anomalyncd.report.cards import choose
-from anomalyncd.report.classmap import MARGIN, SIDE, project, sprite, subsample
+from anomalyncd.report.network import MARGIN, SIDE, class_attention, project, sprite, subsample
 from anomalyncd.report.source import outline
 
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ..config import Preset, Section, make_config
-from ..detect.settings import misfit, setting_defaults
+from ..detect.base import misfit, setting_defaults
 from ..errors import SettingsError
 from . import paper
 from .rivals import RIVALS

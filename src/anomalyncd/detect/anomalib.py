@@ -20,8 +20,7 @@ from ..model.device import choose_device
 from ..model.registry import REGISTRY
 from ..model.weights import fetch
 from .anomalib_model import OURS, PREFIX, backbones, inside_anomalib, model_class, needs_normal, whole_image
-from .base import AnomalyMap, Detection, Picture, StoredDetector
-from .settings import check_least
+from .base import AnomalyMap, Detection, Picture, StoredDetector, check_least
 
 
 class AnomalibDetector(StoredDetector):

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import DataError
 from ..grid import TokenGrid, place_of
-from .base import AnomalyMap, Detection, Picture
-from .settings import check_least, check_windows
+from .base import AnomalyMap, Detection, Picture, check_least, check_windows
 from .tokens import TokenDetector, neighbourhood
 
 LEAST_IMAGES = 5

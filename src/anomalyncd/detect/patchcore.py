@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import DataError
-from .base import Detection, Picture
-from .settings import check_least, check_windows
+from .base import Detection, Picture, check_least, check_windows
 from .tokens import TokenDetector, neighbourhood
 
 QUERIES = 1024  # patches compared with the bank in one matrix product

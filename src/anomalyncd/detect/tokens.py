@@ -15,8 +15,7 @@ from ..errors import SettingsError
 from ..grid import GridReader, TokenGrid, to_map
 from ..model.backbone import MaskGuidedViT, load_vit, resolve_name
 from ..model.device import autocast, choose_device
-from .base import AnomalyMap, Picture, StoredDetector
-from .settings import check_least
+from .base import AnomalyMap, Picture, StoredDetector, check_least
 
 
 class TokenDetector(StoredDetector):

@@ -18,8 +18,7 @@ from ..run.evaluate import evaluate_run
 from ..run.finished import FinishedRun
 from ..run.folder import LOG, REPORT
 from . import cards, charts
-from .attention import make_attention
-from .classmap import make_class_map
+from .network import make_attention, make_class_map
 from .source import Look, ReportSource
 
 MOST_COLUMNS = 40  # of a confusion matrix that is still read by anyone

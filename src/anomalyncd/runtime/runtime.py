@@ -12,9 +12,8 @@ from ..discovery.classify import MapMaker, Prediction, Predictor
 from ..discovery.model import DiscoveryModel
 from ..errors import DataError
 from ..progress import Silent
-from .engine import ENGINES, Graph, check_engine, open_graph
 from .folder import ENGINE_OF, read_export
-from .graphs import GraphDetector, GraphNetwork
+from .graphs import ENGINES, Graph, GraphDetector, GraphNetwork, check_engine, open_graph
 
 NETWORK_GRAPHS = ("patches", "guided", "detector")
 

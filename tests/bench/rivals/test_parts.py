@@ -1,6 +1,6 @@
-"""What rivals are made of, against slow twins (anomaly_clustering.py, base.py, patches.py, training.py, uniformaly.py).
+"""What rivals are made of, against slow twins (anomaly_clustering.py, base.py, patches.py, trained.py, uniformaly.py).
 
-Covers base, patches, training.
+Covers base, patches.
 """
 
 import math
@@ -20,9 +20,8 @@ from anomalyncd.bench.rivals.anomaly_clustering import (
     weighted_embedding,
 )
 from anomalyncd.bench.rivals.base import Cache
-from anomalyncd.bench.rivals.gcd import GCD, ContrastiveNet
 from anomalyncd.bench.rivals.patches import on_grid, unit
-from anomalyncd.bench.rivals.training import WholeViews
+from anomalyncd.bench.rivals.trained import GCD, ContrastiveNet, WholeViews
 from anomalyncd.bench.rivals.uniformaly import UniFormaly, top_patches
 from anomalyncd.data.dataset import Sample
 from anomalyncd.data.gather import gather, gather_base

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...detect.settings import check_least
+from ...detect.base import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import ward
 from ...progress import Advance

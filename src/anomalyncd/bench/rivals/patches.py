@@ -18,8 +18,8 @@ from ...binarize.prepare import prepare_map
 from ...data.dataset import Sample
 from ...data.images import read_image
 from ...data.maps import read_mask
+from ...detect.base import check_least
 from ...detect.patchcore import PatchBank
-from ...detect.settings import check_least
 from ...model.backbone import image_tensor
 from .base import Cache, Rival, image_key
 
