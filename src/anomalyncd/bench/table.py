@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from .experiment import MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row
+from .experiment import MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row, paper_figures
 from .measure import WHOLE_IMAGE
-from .paper import figures
 from .runner import PAPER_SETTINGS, Cell, Column, Outcome
 
 MVTEC = (
@@ -48,7 +47,7 @@ def printed(experiment: Experiment, row: Row, dataset: str, source: str, base: s
     tables: list[str] = []
     averaged = False
     for table in experiment.tables:
-        for found in figures(table, **row.paper):
+        for found in paper_figures(table, **row.paper):
             if any(found.get(key, value) != value for key, value in wanted.items() if key not in row.paper):
                 continue
             if source == MASKS and "detector" not in found and row.method not in WHOLE_IMAGE:

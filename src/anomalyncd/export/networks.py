@@ -83,7 +83,17 @@ def export_networks(
         detector stays float32, because a map that is a bit off moves a mask by much
     calibration : folder of images to take the ranges from instead of the run's own images
     """
-    _check(format, int8, calibration)
+    if int8 and format != "openvino":
+        raise SettingsError(f"--int8 is made for --format openvino, so it does not go with --format {format}.")
+    if calibration is not None and not int8:
+        raise SettingsError("--calibration says what to take the ranges of int8 from, so it goes with --int8 only.")
+    for name in ["onnxscript", "onnxruntime"] + ["openvino"] * (format == "openvino") + ["nncf"] * int8:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise SettingsError(
+                f"--format {format} needs {name} ({error}): pip install 'anomalyncd[export]'"
+            ) from error
     progress = progress or Silent()
     out = out or run / "export" / (format + ("-int8" if int8 else ""))
     finished = FinishedRun(run, device="cpu")
@@ -158,21 +168,6 @@ def _detector(run: FinishedRun) -> tuple[PatchCore | MuSc | None, GridInfo | Non
     own = {name: getattr(detector, name) for name in ("size", "tile", "batch_size", "map_size", "sigma")}
     grid = GridInfo(grid=onnx.trained_grid(vit), patch_size=vit.patch_size, halo=widest // 2, **own)
     return detector, grid, writers
-
-
-def _check(format: str, int8: bool, calibration: Path | None) -> None:
-    if int8 and format != "openvino":
-        raise SettingsError(f"--int8 is made for --format openvino, so it does not go with --format {format}.")
-    if calibration is not None and not int8:
-        raise SettingsError("--calibration says what to take the ranges of int8 from, so it goes with --int8 only.")
-    needed = ["onnxscript", "onnxruntime"] + ["openvino"] * (format == "openvino") + ["nncf"] * int8
-    for name in needed:
-        try:
-            import_module(name)
-        except ImportError as error:
-            raise SettingsError(
-                f"--format {format} needs {name} ({error}): pip install 'anomalyncd[export]'"
-            ) from error
 
 
 def convert(onnx: Path, xml: Path, samples: Sequence[Inputs] = ()) -> None:

@@ -53,8 +53,7 @@ from ...learn.losses import Temperatures, teacher_temperature
 from ...learn.network import RegionNet, ViewBatch
 from ...learn.trainer import train
 from ...learn.views import centre
-from .base import Cache, Features, Inputs, Labels, Rival, image_key
-from .patches import BATCH, square
+from .base import BATCH, Cache, Features, Inputs, Labels, Rival, image_key, square
 
 MARGIN = 256 / 224  # side of the square that a view is taken from, in sides of the view
 CHUNK = 64  # images whose features are computed at once
