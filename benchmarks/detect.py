@@ -159,7 +159,7 @@ def musc_forms(data: Path, options: argparse.Namespace) -> None:
     detector = MuSc(backbone=options.backbone)
     grids = []
     with progress.task("Tokens", len(items)) as advance:
-        for grid in detector.read(read_image(item.image) for item in items):
+        for grid in detector.reader(read_image(item.image) for item in items):
             grids.append(TokenGrid(grid.blocks.half(), grid.summary, grid.size))
             advance()
     print(f"\n## {data.name}: {len(grids)} test images, evenly spread; MuSc, {detector.settings}\n")

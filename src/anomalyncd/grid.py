@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from typing import Any
 
 import cv2
@@ -64,17 +65,10 @@ class GridReader:
 
     def __call__(self, images: Iterable[Picture]) -> Iterator[TokenGrid]:
         """Tokens of (H, W, 3) uint8 images, in order; neighbours of the same shape go through the network together."""
-        waiting: list[Picture] = []
-        sizes: list[tuple[int, int]] = []
-        for image in images:
-            scaled = self.scaled(image)
-            if waiting and (scaled.shape != waiting[0].shape or len(waiting) == self.batch_size):
-                yield from self._run(waiting, sizes)
-                waiting, sizes = [], []
-            waiting.append(scaled)
-            sizes.append((image.shape[0], image.shape[1]))
-        if waiting:
-            yield from self._run(waiting, sizes)
+        scaled = ((self.scaled(image), (image.shape[0], image.shape[1])) for image in images)
+        for _, alike in groupby(scaled, key=lambda pair: pair[0].shape):
+            while batch := list(islice(alike, self.batch_size)):
+                yield from self._run([image for image, _ in batch], [size for _, size in batch])
 
     def scaled(self, image: Picture) -> Picture:
         """The image with sides of whole patches."""
@@ -96,11 +90,9 @@ class GridReader:
             yield TokenGrid(*self._tiled(image, grid, side), size)
 
     def _tiled(self, image: Picture, grid: tuple[int, int], side: int) -> tuple[Any, Any]:
-        """Tokens of one large image from overlapping tiles of side × side patches.
-
-        Where tiles overlap their tokens are averaged, with weights that fade to a tile's edge: so there are no seams, and
-        the edge of a tile, which sees half of its surroundings only, counts least.
-        """
+        """Tokens of one large image from overlapping tiles of side × side patches."""
+        # Where tiles overlap their tokens are averaged, with weights that fade to a tile's edge: so there are no seams, and
+        # the edge of a tile, which sees half of its surroundings only, counts least.
         height, width = (min(side, patches) for patches in grid)
         corners = [(top, left) for top in starts(grid[0], height) for left in starts(grid[1], width)]
         weight = self.asarray(np.outer(fading(height), fading(width))[..., None])
@@ -130,16 +122,13 @@ def place_of(blocks: Any, references: Sequence[Any]) -> int | None:
     ----------
     blocks : (L, h, w, C) float32; references : (L, h', w', C) of any float type each
     """
+    corner, limit = (slice(None), 0, 0), ALIKE**2
     for place, known in enumerate(references):
         if known.shape == blocks.shape and all(
-            _alike(blocks[some], known[some]) for some in ((slice(None), 0, 0), ...)
+            ((blocks[some] - known[some]) ** 2).sum() <= limit * (blocks[some] ** 2).sum() for some in (corner, ...)
         ):
             return place
     return None
-
-
-def _alike(fresh: Any, known: Any) -> bool:
-    return bool(((fresh - known) ** 2).sum() <= ALIKE**2 * (fresh**2).sum())
 
 
 def to_map(

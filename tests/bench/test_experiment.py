@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anomalyncd.bench.experiment import EACH, METRICS, Experiment, experiment_names, load_experiment
+from anomalyncd.bench.experiment import EACH, METRICS, Experiment, experiment_names, load_experiment, paper_table
 from anomalyncd.bench.measure import Laboratory
-from anomalyncd.bench.paper import table
 from anomalyncd.bench.table import MVTEC, printed
 from anomalyncd.errors import SettingsError
 
@@ -50,7 +49,7 @@ def test_tables_with_numbers_are_printed_whole(packaged):
             for row in found.rows
             for source in found.sources_of(row)
         }
-        for row in table(found.tables[0]).rows:
+        for row in paper_table(found.tables[0])["rows"]:
             if row.get("dataset") == "mtd":
                 assert tuple(row[metric] for metric in found.metrics) in shown, (name, dict(row))
 

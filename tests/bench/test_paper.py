@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from anomalyncd.bench import paper
+from anomalyncd.bench.experiment import paper_figures, paper_table
 from anomalyncd.bench.rivals import RIVALS
 from anomalyncd.errors import SettingsError
 
@@ -20,7 +20,7 @@ ROUNDING = 0.0006  # of a printed mean: half of its last digit, and the rounding
 
 
 def only(table, **match):
-    (row,) = paper.figures(table, **match)
+    (row,) = paper_figures(table, **match)
     return row
 
 
@@ -75,12 +75,12 @@ def test_figures_are_those_of_the_paper(table, match, figures):
 
 def test_every_table_is_there_and_pictures_say_that_they_have_no_numbers():
     for name in NUMBERED:
-        assert paper.table(name).rows
-        assert paper.table(name).label.startswith("tab:")
+        assert paper_table(name)["rows"]
+        assert paper_table(name)["label"].startswith("tab:")
     for name in PICTURES:
-        assert paper.figures(name) == []
-        assert "picture" in paper.table(name).note
-    assert len({paper.table(name).label for name in (*NUMBERED, *PICTURES)}) == len(NUMBERED) + len(PICTURES)
+        assert paper_figures(name) == []
+        assert "picture" in paper_table(name)["note"]
+    assert len({paper_table(name)["label"] for name in (*NUMBERED, *PICTURES)}) == len(NUMBERED) + len(PICTURES)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_every_table_is_there_and_pictures_say_that_they_have_no_numbers():
     ],
 )
 def test_no_row_is_missing_or_twice(table, n_rows):
-    rows = paper.table(table).rows
+    rows = paper_table(table)["rows"]
     keys = {tuple(sorted((key, cell) for key, cell in row.items() if isinstance(cell, str))) for row in rows}
     assert len(rows) == n_rows
     assert len(keys) == n_rows
@@ -113,7 +113,7 @@ def test_no_row_is_missing_or_twice(table, n_rows):
 
 @pytest.mark.parametrize("table", [*NUMBERED, "page"])
 def test_figures_are_numbers_and_scores_are_shares_of_one(table):
-    for row in paper.table(table).rows:
+    for row in paper_table(table)["rows"]:
         figures = {name: cell for name, cell in row.items() if not isinstance(cell, str)}
         assert figures
         for name, figure in figures.items():
@@ -126,7 +126,7 @@ def test_figures_are_numbers_and_scores_are_shares_of_one(table):
 def test_names_are_those_of_datasets_detectors_and_methods(table):
     detectors = {"musc", "patchcore", "rd++", "efficientad", "pni", "cpr", "ground-truth"}
     methods = {"anomalyncd", "iic", "gatcluster", "scan", "uno", "amend", *RIVALS}
-    for row in paper.table(table).rows:
+    for row in paper_table(table)["rows"]:
         assert row.get("dataset", "mtd") in {"mvtec", "mtd"}
         assert row.get("detector", "musc") in detectors
         assert row.get("method", "anomalyncd") in methods
@@ -135,13 +135,13 @@ def test_names_are_those_of_datasets_detectors_and_methods(table):
 
 @pytest.mark.parametrize(("table", "score"), [("10", "nmi"), ("11", "ari"), ("12", "f1")])
 def test_means_over_base_sets_and_products_agree_but_where_the_note_says_so(table, score):
-    cells = {(row["base"], row["product"]): row[score] for row in paper.figures(table)}
+    cells = {(row["base"], row["product"]): row[score] for row in paper_figures(table)}
     bases = [product for product in PRODUCTS if product != "toothbrush"]
     for product in PRODUCTS:
         column = [cells[base, product] for base in bases if base != product]
         assert mean(column) == pytest.approx(cells["mean", product], abs=ROUNDING), product
     disagree = []
-    noted = [float(figure) for figure in re.findall(r"\.\d{3}", paper.table(table).note)]
+    noted = [float(figure) for figure in re.findall(r"\.\d{3}", paper_table(table)["note"])]
     for base in bases:
         row = [cells[base, product] for product in PRODUCTS if product != base]
         if mean(row) != pytest.approx(cells[base, "mean"], abs=ROUNDING):
@@ -155,7 +155,7 @@ def test_means_over_base_sets_and_products_agree_but_where_the_note_says_so(tabl
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("detector", ["musc", "patchcore", "efficientad", "rd++", "pni", "cpr"])
 def test_means_over_products_are_those_of_the_main_tables(detector, score):
-    rows = paper.figures("17", detector=detector)
+    rows = paper_figures("17", detector=detector)
     products = [row[score] for row in rows if row["product"] != "mean"]
     printed = only("17", detector=detector, product="mean")[score]
     main = only("1" if detector == "musc" else "2", dataset="mvtec", detector=detector)[score]
@@ -180,7 +180,7 @@ def test_means_over_products_are_those_of_the_main_tables(detector, score):
 )
 def test_every_ablation_has_the_main_result_but_for_one_figure(table, default):
     odd = []
-    for row in paper.figures(table, **default):
+    for row in paper_figures(table, **default):
         if "nmi" not in row:
             continue
         main = only(
@@ -195,18 +195,18 @@ def test_every_ablation_has_the_main_result_but_for_one_figure(table, default):
 
 def test_both_figures_of_the_disagreement_are_in_the_notes():
     for table in ("2", "15"):
-        assert {".715", ".617"} <= set(re.findall(r"\.\d{3}", paper.table(table).note))
+        assert {".715", ".617"} <= set(re.findall(r"\.\d{3}", paper_table(table)["note"]))
 
 
 def test_printed_ranks_follow_from_the_figures():
     columns = {
-        (row["dataset"], row["detector"], score): paper.figures("15", dataset=row["dataset"], detector=row["detector"])
-        for row in paper.figures("15")
+        (row["dataset"], row["detector"], score): paper_figures("15", dataset=row["dataset"], detector=row["detector"])
+        for row in paper_figures("15")
         if "nmi" in row
         for score in SCORES
     }
     assert len(columns) == 18
-    for rank in (row for row in paper.figures("15") if "rank" in row):
+    for rank in (row for row in paper_figures("15") if "rank" in row):
         places = []
         for (*_, score), rows in columns.items():
             (own,) = (row[score] for row in rows if row["variant"] == rank["variant"])
@@ -215,31 +215,31 @@ def test_printed_ranks_follow_from_the_figures():
 
 
 def test_times_add_up():
-    *parts, total = (row["seconds"] for row in paper.figures("13"))
+    *parts, total = (row["seconds"] for row in paper_figures("13"))
     assert sum(parts) == pytest.approx(total)
 
 
 @pytest.mark.parametrize("detector", ["musc", "cpr"])
 def test_printed_variances_follow_from_the_figures(detector):
-    (printed,) = (row for row in paper.figures("16", detector=detector) if "nmi_variance" in row)
+    (printed,) = (row for row in paper_figures("16", detector=detector) if "nmi_variance" in row)
     for score in SCORES:
-        figures = [row[score] for row in paper.figures("16", detector=detector) if score in row]
+        figures = [row[score] for row in paper_figures("16", detector=detector) if score in row]
         variance = mean([(figure - mean(figures)) ** 2 for figure in figures])
         assert variance == pytest.approx(printed[f"{score}_variance"], abs=0.000051)
 
 
 def test_a_match_that_no_row_has_is_empty_and_rows_are_copies():
-    assert paper.figures("1", dataset="visa") == []
-    assert paper.figures("1", colour="red") == []
-    paper.figures("4")[0]["nmi"] = 0.0
-    assert paper.figures("4")[0]["nmi"] == 0.598
-    with pytest.raises(TypeError):
-        paper.table("4").rows[0]["nmi"] = 0.0
+    assert paper_figures("1", dataset="visa") == []
+    assert paper_figures("1", colour="red") == []
+    paper_figures("4")[0]["nmi"] = 0.0
+    assert paper_figures("4")[0]["nmi"] == 0.598
+    paper_table("4")["rows"][0]["nmi"] = 0.0
+    assert paper_table("4")["rows"][0]["nmi"] == 0.598
 
 
 @pytest.mark.parametrize("name", ["18", "", "t"])
 def test_an_unknown_table_is_an_error_that_names_the_known_ones(name):
-    for call in (paper.table, paper.figures):
+    for call in (paper_table, paper_figures):
         with pytest.raises(SettingsError, match=rf"must be one of 1, 2, .* 17, T, fixed, page, but got '{name}'"):
             call(name)
 

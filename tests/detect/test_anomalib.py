@@ -23,7 +23,7 @@ import anomalyncd
 from anomalyncd.detect import AnomalibDetector, from_anomalib, load_detector, make_detector
 from anomalyncd.detect import anomalib as bridge
 from anomalyncd.detect.anomalib_model import is_network, quiet, whole_image
-from anomalyncd.detect.stored import FILE
+from anomalyncd.detect.base import FILE
 from anomalyncd.errors import DataError, RunError, SettingsError, WeightsError
 
 needs_anomalib = pytest.mark.skipif(find_spec("anomalib") is None, reason="anomalib is not installed")

@@ -1,6 +1,6 @@
 """Detectors by name, built in or of one's own (__init__.py, base.py).
 
-Covers base, stored.
+Covers base.
 """
 
 import sys

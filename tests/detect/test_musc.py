@@ -100,7 +100,7 @@ def test_maps_the_slow_way():
     images = [*pictures(4), *pictures(2, seed=1, shape=(40, 80))]
     detector = MuSc(windows=(1, 3), blocks=(2,), sigma=1.0, **TINY)
     found = list(detector.maps(images))
-    tokens = [grid.blocks[0].half().float() for grid in detector.read(images)]
+    tokens = [grid.blocks[0].half().float() for grid in detector.reader(images)]
     assert [tuple(t.shape[:2]) for t in tokens] == [(4, 4)] * 4 + [(2, 4)] * 2
     own = list(range(6))
     one, three = (
@@ -138,7 +138,9 @@ def test_later_images_are_scored_by_the_references():
     detector = MuSc(windows=(3,), blocks=(2,), sigma=0, **TINY)
     list(detector.maps(first))
     found = list(detector.maps(new))
-    references, features = ([slow_unit(grid.blocks[0], 3) for grid in detector.read(images)] for images in (first, new))
+    references, features = (
+        [slow_unit(grid.blocks[0], 3) for grid in detector.reader(images)] for images in (first, new)
+    )
     for values, scores in zip(found, slow_scores(features, references, [None] * 3), strict=True):
         expected = to_map(scores.view(4, 4).float().numpy(), (64, 64), map_size=32)
         np.testing.assert_allclose(values, expected, atol=2e-3)  # float16 references
@@ -173,7 +175,7 @@ def test_references_are_spread_over_the_set():
     detector = MuSc(max_references=3, **TINY)
     found = list(detector.maps(images))
     assert len(found) == 9
-    grids = list(detector.read(images))
+    grids = list(detector.reader(images))
     for index, stored in zip((0, 4, 8), detector.memory.references, strict=True):
         torch.testing.assert_close(stored.float(), grids[index].blocks, atol=2e-3, rtol=2e-3)
 
@@ -228,7 +230,7 @@ def test_image_scores_are_rescored_maxima_and_survive_storing(tmp_path):
     images = pictures(7)
     detector = MuSc(max_references=5, **TINY)
     found = list(detector.detect(images))
-    summaries = torch.stack([grid.summary for grid in detector.read(images)])
+    summaries = torch.stack([grid.summary for grid in detector.reader(images)])
     maxima = torch.tensor([one.map.max() for one in found])
     chosen = [0, 2, 3, 4, 6]  # five of seven, evenly spread
     for index, one in enumerate(found):
@@ -258,9 +260,9 @@ def test_an_image_is_known_again_in_another_precision():
     detector.precision = "bfloat16"
     again = list(detector.maps(images))
     known = detector.memory.references
-    assert [place_of(grid.blocks, known) for grid in detector.read(images)] == [0, 1, 2, 3, 4, 5]
+    assert [place_of(grid.blocks, known) for grid in detector.reader(images)] == [0, 1, 2, 3, 4, 5]
     np.testing.assert_allclose(again, first, atol=0.05)  # compared with itself, a map would fall by a half
-    assert [place_of(grid.blocks, known) for grid in detector.read(pictures(3, seed=1))] == [None] * 3
+    assert [place_of(grid.blocks, known) for grid in detector.reader(pictures(3, seed=1))] == [None] * 3
 
 
 def test_products_in_pieces_change_nothing(monkeypatch):
@@ -281,11 +283,11 @@ def test_patches_bound_what_is_held():
     images = pictures(12)
     for most, held, kept in ((16 * 8, 8, 4), (16, 5, 2), (10**6, 12, 12)):
         detector = MuSc(max_patches=most, **TINY)
-        grids = detector.read(iter(images))
+        grids = detector.reader(iter(images))
         assert len(list(detector._held(grids))) == held
         assert len(list(detector.maps(images))) == 12 and len(detector.memory.references) == kept
 
 
 def test_class_tokens_do_not_keep_the_batch_alive():
-    grid = next(MuSc(**TINY).read(pictures(4)))
+    grid = next(MuSc(**TINY).reader(pictures(4)))
     assert grid.summary.untyped_storage().nbytes() == 4 * 4 * grid.summary.numel()  # of the four images

@@ -89,7 +89,7 @@ def test_image_score_of_detect_is_that_of_its_most_abnormal_patch():
     detector = PatchCore(sigma=0, **TINY).fit(pictures(3))
     image = pictures(1, seed=9)[0]
     found = next(detector.detect([image]))
-    patches = locally_aware(next(detector.read([image])).blocks, 1)
+    patches = locally_aware(next(detector.reader([image])).blocks, 1)
     matrix = torch.cdist(patches.double(), detector.memory.rows.double())
     worst = int(matrix.amin(dim=1).argmax())
     nearest = int(matrix[worst].argmin())
@@ -150,7 +150,7 @@ def test_empty_pool():
 
 
 def test_features_have_length_one_and_see_every_block():
-    grid = next(PatchCore(blocks=(0, 2, 3), **TINY).read(pictures(1)))
+    grid = next(PatchCore(blocks=(0, 2, 3), **TINY).reader(pictures(1)))
     features = locally_aware(grid.blocks, 1)
     assert features.shape == (36, 3 * 48)
     torch.testing.assert_close(features.norm(dim=1), torch.ones(36))
@@ -180,7 +180,7 @@ def test_maps_are_distances_to_the_bank():
     detector = PatchCore(sigma=0, radius=3, bank_size=20, **TINY | {"map_size": 6}).fit(pictures(2))
     assert len(detector.memory.rows) == 20
     image = pictures(1, seed=1)[0]
-    features = locally_aware(next(detector.read([image])).blocks, 3)
+    features = locally_aware(next(detector.reader([image])).blocks, 3)
     expected = torch.cdist(features.double(), detector.memory.rows.double()).amin(dim=1).view(6, 6)
     np.testing.assert_allclose(next(detector.maps([image])), expected, atol=1e-4)
 

@@ -8,7 +8,7 @@ import pytest
 
 from anomalyncd.config import make_config
 from anomalyncd.detect import DETECTORS, build_detector
-from anomalyncd.detect.settings import setting_names
+from anomalyncd.detect.base import setting_defaults
 from anomalyncd.errors import SettingsError
 
 
@@ -17,7 +17,7 @@ def test_settings_of_detectors() -> None:
         return make_config({"detect": {"name": name, "settings": settings}, "model": {"backbone": "tiny"}})
 
     for name, kind in DETECTORS.items():
-        known = setting_names(kind)
+        known = setting_defaults(kind)
         assert {"size", "backbone", "seed", "device"} <= set(known) and "settings" not in known and "self" not in known
         assert build_detector(configured(name, size=64)).size == 64  # type: ignore[attr-defined]
         with pytest.raises(
@@ -25,7 +25,9 @@ def test_settings_of_detectors() -> None:
         ) as error:
             build_detector(configured(name, sise=64))
         assert all(each in str(error.value) for each in known)
-    assert "bank_size" in setting_names(DETECTORS["patchcore"]) and "bank_size" not in setting_names(DETECTORS["musc"])
+    assert "bank_size" in setting_defaults(DETECTORS["patchcore"]) and "bank_size" not in setting_defaults(
+        DETECTORS["musc"]
+    )
     wrong: dict[str, Any] = {
         "size": "large", "bank_size": 10.5, "pool_size": 2.5, "rotations": 2.5, "sigma": "abc", "seed": 1.5,
         "batch_size": 2.5, "map_size": True,

@@ -1,4 +1,4 @@
-"""What built-in detectors share: tokens of images of any size, and their file (tokens.py, stored.py)."""
+"""What built-in detectors share: tokens of images of any size, and their file (tokens.py, base.py)."""
 
 import json
 
@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from anomalyncd.detect import MuSc, PatchCore, load_detector
-from anomalyncd.detect.stored import FILE
+from anomalyncd.detect.base import FILE
 from anomalyncd.detect.tokens import neighbourhood
 from anomalyncd.errors import RunError, SettingsError
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
@@ -44,14 +44,14 @@ def test_neighbourhood(side, shape):
     [(64, 64, (4, 4)), (32, 64, (2, 4)), (900, 300, (4, 1)), (3, 500, (1, 4)), (10, 14, (3, 4))],
 )
 def test_grid_keeps_the_aspect(height, width, grid):
-    found = next(PatchCore(**TINY).read([picture(height, width)]))
+    found = next(PatchCore(**TINY).reader([picture(height, width)]))
     assert found.shape == grid and found.size == (height, width)
     assert found.blocks.shape == (2, *grid, 48)
 
 
 def test_tokens_are_the_networks():
     image = picture(32, 64)
-    found = next(PatchCore(blocks=(3, 1), **TINY).read([image]))
+    found = next(PatchCore(blocks=(3, 1), **TINY).reader([image]))
     vit = MaskGuidedViT(tiny_vit()).eval()
     batch = torch.from_numpy(image).permute(2, 0, 1)[None]
     with torch.no_grad():
@@ -68,10 +68,10 @@ def test_mixed_shapes_keep_their_order():
     shapes = [(64, 64), (32, 64), (32, 64), (64, 64), (64, 64), (64, 64), (64, 20)]
     images = [picture(*shape, seed=seed) for seed, shape in enumerate(shapes)]
     detector = PatchCore(batch_size=2, **TINY)
-    together = list(detector.read(iter(images)))
+    together = list(detector.reader(iter(images)))
     assert [grid.size for grid in together] == shapes
     for image, grid in zip(images, together, strict=True):
-        torch.testing.assert_close(grid.blocks, next(detector.read([image])).blocks, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(grid.blocks, next(detector.reader([image])).blocks, atol=1e-5, rtol=1e-5)
     detector.fit(images)
     assert [values.shape for values in detector.maps(images)] == [
         (48, 48), (24, 48), (24, 48), (48, 48), (48, 48), (48, 48), (48, 15)
@@ -165,13 +165,13 @@ def test_bad_settings(name):
 def test_tiled_tokens_are_the_weighted_mean_of_the_tiles():
     detector = PatchCore(tile=32, **TINY)  # enlarged twice: a tile has 4 × 4 patches, the image 4 × 10
     image = picture(32, 80)
-    found = next(detector.read([image]))
+    found = next(detector.reader([image]))
     assert found.shape == (4, 10) and found.size == (32, 80)
     scaled = detector.reader.scaled(image)
     total, weights = torch.zeros(2, 4, 10, 48), torch.zeros(10)
     for start in (0, 3, 6):
         tile = scaled[:, start * 16 : start * 16 + 64]
-        blocks = next(PatchCore(**TINY).read([tile])).blocks
+        blocks = next(PatchCore(**TINY).reader([tile])).blocks
         for column, weight in enumerate((1, 2, 2, 1)):
             total[:, :, start + column] += blocks[:, :, column] * weight
             weights[start + column] += weight
@@ -198,7 +198,7 @@ def test_tiles_show_a_small_defect_of_a_large_image_and_no_seams(kind):
 
 def test_an_image_smaller_than_a_tile_keeps_its_scale():
     detector = PatchCore(tile=128, **TINY)
-    assert next(detector.read([picture(64, 64)])).shape == (2, 2)  # 64 of 128 pixels, 4 patches a tile
+    assert next(detector.reader([picture(64, 64)])).shape == (2, 2)  # 64 of 128 pixels, 4 patches a tile
 
 
 def test_tile_must_be_positive():

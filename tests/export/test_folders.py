@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anomalyncd.export import export_run
-from anomalyncd.export import folders as folders_module
-from anomalyncd.export.folders import safe_name
+from anomalyncd.export import export_run, formats
+from anomalyncd.export.formats import safe_name
 from anomalyncd.run.tables import read_csv
 
 
@@ -47,7 +46,7 @@ def test_links(moved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     for blocked in ((), ("link",), ("link", "symlink")):
         for name in blocked:
-            monkeypatch.setattr(folders_module.os, name, refuse)
+            monkeypatch.setattr(formats.os, name, refuse)
         export_run(moved / "run", "folders", tmp_path / "out", link=True)
         assert tree(tmp_path / "out") == set(EXPECTED)
         same = [(tmp_path / "out" / copy).samefile(moved / "images" / name) for copy, name in EXPECTED.items()]

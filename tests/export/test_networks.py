@@ -1,6 +1,6 @@
-"""`--format onnx|openvino`: what it writes, and what it refuses (networks.py, onnx.py, openvino.py).
+"""`--format onnx|openvino`: what it writes, and what it refuses (networks.py, onnx.py).
 
-Covers onnx, openvino.
+Covers onnx.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anomalyncd.detect.base import AnomalyMap, Detector, Picture
 from anomalyncd.errors import DataError, SettingsError
 from anomalyncd.export.networks import export_networks
 from anomalyncd.runtime import Runtime
-from anomalyncd.runtime.engine import load_engine
+from anomalyncd.runtime.graphs import load_engine
 from command import call, fail
 
 

@@ -1,4 +1,4 @@
-"""Covers classes.py and sheet.py: which images, in which order, and what happens when files are gone."""
+"""Which images, in which order, and what happens when files are gone."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from PIL import Image
 from anomalyncd.errors import RunError
 from anomalyncd.report import classes
 from anomalyncd.report.canvas import OUTLINE
-from anomalyncd.report.classes import _choose, _safe, draw_class_sheets
-from anomalyncd.report.sheet import (
+from anomalyncd.report.classes import (
     HEADER,
     MARGIN,
     PAIR_GAP,
@@ -24,7 +23,10 @@ from anomalyncd.report.sheet import (
     SECTION,
     SIDE,
     WIDTH,
+    _choose,
+    _safe,
     class_page,
+    draw_class_sheets,
     make_tiles,
 )
 from anomalyncd.run.finished import FinishedRun

@@ -1,4 +1,4 @@
-"""Covers attention.py, cards.py, charts.py, classmap.py and source.py: parts of the page, against a slow, obvious way."""
+"""Covers cards.py, network.py and source.py: parts of the page, against a slow, obvious way."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from anomalyncd.model.attention import Guidance
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
-from anomalyncd.report import charts
-from anomalyncd.report.attention import class_attention
+from anomalyncd.report import cards
 from anomalyncd.report.cards import choose
-from anomalyncd.report.classmap import MARGIN, SIDE, project, sprite, subsample
+from anomalyncd.report.network import MARGIN, SIDE, class_attention, project, sprite, subsample
 from anomalyncd.report.source import outline
 
 
@@ -116,34 +115,34 @@ def test_of_equally_sure_regions_the_typical_come_first() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
 def test_every_probability_is_in_a_bar(values: list[float]) -> None:
-    chart = charts.confidence(values)
+    chart = cards.confidence(values)
     assert sum(int(title.rpartition(" ")[2]) for *_, title in chart["bars"]) == len(values)
-    assert all(x >= 0 and x + width <= charts.WIDTH for x, _, width, *_ in chart["bars"])
-    assert all(y + height == pytest.approx(charts.HEIGHT, abs=0.11) for _, y, _, height, _ in chart["bars"])
+    assert all(x >= 0 and x + width <= cards.WIDTH for x, _, width, *_ in chart["bars"])
+    assert all(y + height == pytest.approx(cards.HEIGHT, abs=0.11) for _, y, _, height, _ in chart["bars"])
 
 
 @given(st.lists(st.floats(0.01, 1e8), min_size=1, max_size=50))
 def test_every_area_is_in_a_bar(values: list[float]) -> None:
-    chart = charts.area(values, min(values), max(values))
+    chart = cards.area(values, min(values), max(values))
     assert sum(int(title.rpartition(" ")[2]) for *_, title in chart["bars"]) == len(values)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=400), st.floats(0.01, 100))
 @settings(deadline=None)
 def test_places_stay_in_the_frame(points: list[tuple[float, float]], aspect: float) -> None:
-    chart = charts.places([x for x, _ in points], [y for _, y in points], aspect)
+    chart = cards.places([x for x, _ in points], [y for _, y in points], aspect)
     assert max(chart["width"], chart["height"]) == 120 and min(chart["width"], chart["height"]) >= 30
     for x, y, side, share in chart["cells"]:
         assert 0 <= x <= chart["width"] - side and 0 <= y <= chart["height"] - side and 0 < share <= 1
-    assert len(chart["cells"]) <= len(points) and chart["dots"].count("M") == min(len(points), charts.MOST_DOTS)
+    assert len(chart["cells"]) <= len(points) and chart["dots"].count("M") == min(len(points), cards.MOST_DOTS)
 
 
 def test_terms_that_are_nought_or_endless_have_no_curve() -> None:
     history = [{"epoch": 0, "loss": 1.0, "zero": 0.0, "broken": float("nan")}] * 3
-    curves, low, high = charts.loss_curves(history)
+    curves, low, high = cards.loss_curves(history)
     assert [name for name, *_ in curves] == ["loss"] and low == high == 1.0
-    assert charts.loss_curves([])[0] == []
-    assert charts.loss_curves(history[:1])[0][0][1] == "M0 0L640 0"
+    assert cards.loss_curves([])[0] == []
+    assert cards.loss_curves(history[:1])[0][0][1] == "M0 0L640 0"
 
 
 def test_each_part_of_a_mask_has_the_colour_of_its_region() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anomalyncd.report.sheet import CROP_OUTLINE, CROPS, GAP, LEFT, MARGIN, ROW_PADDING, THUMB, class_sheet
+from anomalyncd.report.classes import CROP_OUTLINE, CROPS, GAP, LEFT, MARGIN, ROW_PADDING, THUMB, class_sheet
 
 GREEN, BLUE = (10, 200, 30), (20, 40, 220)
 

@@ -1,4 +1,4 @@
-"""The exported folder: checked when it is opened, and opened without torch (folder.py, engine.py)."""
+"""The exported folder: checked when it is opened, and opened without torch (folder.py, graphs.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import anomalyncd.runtime.engine as engine_module
+import anomalyncd.runtime.graphs as engine_module
 from anomalyncd import AnomalyNCD
 from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.runtime import Runtime, is_exported

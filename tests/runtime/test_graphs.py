@@ -1,6 +1,6 @@
 """An exported run says what the run says (graphs.py, runtime.py).
 
-Covers engine, runtime.
+Covers runtime.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from anomalyncd.detect.tokens import neighbourhood
 from anomalyncd.discovery.classify import Prediction, joined
 from anomalyncd.export.onnx import write_compare, write_lowest, write_scores
 from anomalyncd.runtime import Runtime
-from anomalyncd.runtime.engine import ENGINES, open_graph
 from anomalyncd.runtime.folder import GridInfo
-from anomalyncd.runtime.graphs import GraphDetector, in_bands, resampling
+from anomalyncd.runtime.graphs import ENGINES, GraphDetector, in_bands, open_graph, resampling
 
 
 def assert_same(found: Prediction, expected: Prediction) -> None:

@@ -30,7 +30,6 @@ FOUND, FALSE_ALARM, MISSED = (255, 255, 255), (255, 122, 26), (64, 140, 255)
 DIMMED = 0.55  # of the image's brightness under a mask
 HEAT = matplotlib.colormaps["inferno"].with_extremes(bad="black")
 Picture = NDArray[np.uint8]
-Tile = tuple[Picture | None, str]
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def _prepared(values: NDArray[np.float32] | None, min_size: int) -> NDArray[np.f
 
 def _tiles(
     row: MapRow, binarizers: Mapping[str, Binarizer], has_truth: bool, low: float, high: float
-) -> Iterator[Tile]:
+) -> Iterator[tuple[Picture | None, str]]:
     """Pictures and captions of one row; masks are as large as the map."""
     size = row.anomaly_map.shape
     ground = np.zeros((*size, 3), np.uint8)

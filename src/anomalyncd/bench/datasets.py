@@ -34,8 +34,7 @@ class BenchData:
     @property
     def normal(self) -> Path | None:
         """Folder of normal images, if there is one."""
-        folder = self.root / NORMAL_FOLDER
-        return folder if folder.is_dir() else None
+        return folder if (folder := self.root / NORMAL_FOLDER).is_dir() else None
 
     @property
     def labels(self) -> dict[str, str]:

@@ -1,9 +1,10 @@
-"""An experiment as YAML says it: which rows on which data, what is measured, and where the paper prints the same."""
+"""An experiment as YAML says it: which rows on which data, what is measured; and what the paper prints of the same."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -12,9 +13,8 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ..config import Preset, Section, make_config
-from ..detect.settings import misfit, setting_names
+from ..detect.base import misfit, setting_defaults
 from ..errors import SettingsError
-from . import paper
 from .rivals import RIVALS
 
 OURS, PAPER_ONLY = "anomalyncd", "none"  # methods that are no rival's name
@@ -79,7 +79,7 @@ class Row(Section):
         elif self.preset is not None:
             raise ValueError(f"preset is for {OURS} only")
         elif (kind := RIVALS.get(self.method)) is not None:
-            names = [name for name in setting_names(kind) if name not in OF_ALL_ROWS]
+            names = [name for name in setting_defaults(kind) if name not in OF_ALL_ROWS]
             if unknown := [name for name in self.settings if name not in names]:
                 raise ValueError(f"{self.method} has no setting {unknown[0]}; it has {', '.join(names)}")
             if words := misfit(kind, self.settings):
@@ -126,7 +126,7 @@ class Experiment(Section):
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two rows are called {twice[0]!r}")
         for table in self.tables:
-            paper.table(table)  # raises where the paper has none
+            paper_table(table)  # raises where the paper has none
         if self.figure == "lines" and all(row.x is None for row in self.rows):
             raise ValueError("a figure of lines needs rows with x")
         for row in self.rows:
@@ -209,3 +209,41 @@ def _in_words(problem: Any) -> str:
         return f"there is no field {place}."
     message = problem["msg"].removeprefix("Value error, ")
     return f"{place}: {message}." if place else f"{message}."
+
+
+def paper_table(name: str) -> dict[str, Any]:
+    """A table of the paper by its number, `"1"` … `"17"`; `"T"` and `"fixed"` are figures, `"page"` is the page of its code.
+
+    It has a `title`, its `label` in the LaTeX source, perhaps a `note` on what to know before comparing, and what `columns`
+    mean. Its `rows` hold what identifies them (text: `dataset`, `method`, `detector`, `variant`, `base`, `product`) and
+    figures (floats: `nmi`, `ari`, `f1`, `aupro`, …; scores are shares of 1), none where the paper has only a picture.
+
+    Examples
+    --------
+    >>> paper_table("4")["title"], len(paper_table("4")["rows"])
+    ('Mask mechanism', 4)
+    """
+    tables = _paper()
+    if name not in tables:
+        raise SettingsError(f"table of the paper must be one of {', '.join(tables)}, but got {name!r}.")
+    found = tables[name]
+    return {**found, "rows": [found.get("shared", {}) | row for row in found["rows"]]}
+
+
+def paper_figures(name: str, **match: str) -> list[dict[str, Any]]:
+    """The rows of a table in which every column of `match` has that text; empty where none has.
+
+    Examples
+    --------
+    >>> paper_figures("1", dataset="mtd", method="anomalyncd")
+    [{'dataset': 'mtd', 'method': 'anomalyncd', 'detector': 'musc', 'nmi': 0.268, 'ari': 0.228, 'f1': 0.509}]
+    >>> [row["f1"] for row in paper_figures("15", dataset="mtd", detector="patchcore", variant="0.5")]
+    [0.715]
+    """
+    return [row for row in paper_table(name)["rows"] if match.items() <= row.items()]
+
+
+@cache
+def _paper() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(files(__package__).joinpath("paper.yaml").read_text(encoding="utf-8"))
+    return content

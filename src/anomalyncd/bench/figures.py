@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -34,11 +34,20 @@ PER_ROW = 4  # panels
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Write the pictures that the experiment asks for, as far as its cells were run."""
-    made: list[Path] = []
-    for name, figure in _figures(outcome):
+    experiment, made = outcome.experiment, {}
+    if experiment.figure == "lines":
+        points, levels = lines_of(outcome)
+        if not points[experiment.metrics].isna().all(axis=None):
+            name = next((row.name for row in experiment.rows if row.x is None), "")
+            made[experiment.name] = draw_lines(points, levels, name, experiment.x_name, experiment.title)
+    for column in outcome.columns if experiment.figure == "tsne" else ():
+        panels, labels = _clustered(outcome, column)
+        if len(labels) > 1:
+            stem = "-".join(filter(None, (experiment.name, *column))).replace(":", "-")
+            made[stem] = draw_tsne(panels, labels)
+    for name, figure in made.items():
         RunFolder(folder).write(f"{name}.png", to_png(figure))
-        made.append(folder / f"{name}.png")
-    return made
+    return [folder / f"{name}.png" for name in made]
 
 
 def to_png(figure: Figure) -> bytes:
@@ -46,21 +55,6 @@ def to_png(figure: Figure) -> bytes:
     data = BytesIO()
     FigureCanvasAgg(figure).print_png(data)
     return data.getvalue()
-
-
-def _figures(outcome: Outcome) -> Iterator[tuple[str, Figure]]:
-    experiment = outcome.experiment
-    if experiment.figure == "lines":
-        points, levels = lines_of(outcome)
-        if not points[experiment.metrics].isna().all(axis=None):
-            name = next((row.name for row in experiment.rows if row.x is None), "")
-            yield experiment.name, draw_lines(points, levels, name, x_name=experiment.x_name, title=experiment.title)
-    elif experiment.figure == "tsne":
-        for column in outcome.columns:
-            panels, labels = _clustered(outcome, column)
-            if len(labels) > 1:
-                stem = "-".join(filter(None, (experiment.name, *column))).replace(":", "-")
-                yield stem, draw_tsne(panels, labels)
 
 
 def lines_of(outcome: Outcome) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -131,7 +125,7 @@ def draw_tsne(panels: Mapping[str, NDArray[np.floating]], labels: Sequence[str],
 
 
 def draw_lines(
-    points: pd.DataFrame, levels: pd.DataFrame, level_name: str = "", *, x_name: str = "x", title: str = ""
+    points: pd.DataFrame, levels: pd.DataFrame, level_name: str = "", x_name: str = "x", title: str = ""
 ) -> Figure:
     """Draw scores against a setting: one panel for each value of `panel`, one line for each score.
 

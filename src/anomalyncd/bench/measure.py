@@ -28,7 +28,6 @@ from ..metrics import evaluate
 from ..progress import Silent
 from ..regions.prefetch import prefetch
 from ..run.evaluate import evaluate_maps
-from ..run.finished import FinishedRun
 from ..run.folder import RunFolder
 from ..run.stages import Stages, definite
 from .datasets import BenchData, fingerprint_of, load_product
@@ -111,11 +110,14 @@ class Laboratory:
         ours = trial.row.method == OURS
         model: Any = self._fit(trial) if ours else self._fit_rival(trial)
         seconds = model.seconds_
-        if ours:
-            seconds |= _longest(model.run_.path, seconds, SHARED_STAGES)
-            features = _region_features(model.run_)
-        else:
+        if not ours:
             features = dict(zip(model.images_["image"], model.features_.astype(np.float16), strict=True))
+        else:
+            seconds |= _longest(model.run_.path, seconds, SHARED_STAGES)
+            run, classifier = model.run_, model.run_.model.classifier
+            space = None if classifier is None else classifier.space.transform(run.features).astype(np.float16)
+            largest = {image: row for (image, region), row in run.rows.items() if region == 0}
+            features = {} if space is None else {image: space[row] for image, row in largest.items()}
         predictions = model.images_[["image", "label"]]
         truth = trial.data.labels
         found = evaluate([truth[name] for name in predictions["image"]], predictions["label"].tolist())
@@ -169,7 +171,7 @@ class Laboratory:
             return Result({"several": None})
         model = self._fit(trial)
         held_out = replace(everything, dataset=replace(everything.dataset, samples=samples))
-        new = self._inputs(replace(trial, data=held_out), fitted=self._maps_folder(trial))
+        new = self._inputs(replace(trial, data=held_out), fitted=self._place("maps", trial))
         model.model_.unknown = None  # which class each region is likest to is asked here, not whether it is like any
         regions = model.predict(new).regions
         kinds = regions[regions["label"] > 0].groupby("image")["label"].nunique()
@@ -183,7 +185,7 @@ class Laboratory:
         given = self.given.get((trial.data.name, trial.source))
         if given is not None:
             return *_given_maps(trial.data, given), 0.0
-        out = self._maps_folder(trial) if fitted is None else Path(f"{fitted}-new")
+        out = self._place("maps", trial) if fitted is None else Path(f"{fitted}-new")
         config = definite(trial.config)
         detect = config.detect.model_copy(update={"name": trial.source})
         config = config.model_copy(update={"detect": detect, "random_state": 0})
@@ -200,10 +202,8 @@ class Laboratory:
         readable = set(scores.loc[scores["message"] == "", "image"])
         return replace(bare, samples=[s for s in samples if s.id in readable]), scores, seconds["maps"]
 
-    def _maps_folder(self, trial: Trial) -> Path:
-        return self._place("maps", trial, stable_hash(trial.data.fingerprint, self.source_key(trial)))
-
-    def _place(self, kind: str, trial: Trial, key: str) -> Path:
+    def _place(self, kind: str, trial: Trial, key: str = "") -> Path:
+        key = key or stable_hash(trial.data.fingerprint, self.source_key(trial))
         return self.work / kind / f"{trial.data.name}-{file_name(trial.source)}-{key[:12]}"
 
     def _inputs(self, trial: Trial, fitted: Path | None = None) -> Dataset:
@@ -271,14 +271,6 @@ def _copy_base(source: Path, target: Path, key: str) -> None:
                 folder.start(BASE_STAGE, key, BASE_FOLDER)
                 shutil.copytree(source / BASE_FOLDER, target / BASE_FOLDER, dirs_exist_ok=True)
                 folder.finish(BASE_STAGE, key)
-
-
-def _region_features(run: FinishedRun) -> dict[str, npt.NDArray[np.float16]]:
-    """Image id → features of its largest region, which is its first."""
-    if run.model.classifier is None:
-        return {}
-    features = run.model.classifier.space.transform(run.features).astype(np.float16)
-    return {image: features[row] for (image, region), row in run.rows.items() if region == 0}
 
 
 def _given_maps(data: BenchData, folder: Path) -> tuple[Dataset, pd.DataFrame]:

@@ -180,8 +180,8 @@ class Bench:
             except AnomalyNCDError as error:
                 return replace(cell, state="failed", message=str(error))
             if stored is None or stored["state"] == "failed":
-                state = "not run" if stored is None else "failed"
-                cell = replace(cell, message="" if stored is None else stored["message"])
+                state, message = ("not run", "") if stored is None else ("failed", stored["message"])
+                cell = replace(cell, message=message)
                 continue
             metrics |= stored["metrics"]
             seconds |= stored["seconds"]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from .experiment import MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row
+from .experiment import MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row, paper_figures
 from .measure import WHOLE_IMAGE
-from .paper import figures
 from .runner import PAPER_SETTINGS, Cell, Column, Outcome
 
 MVTEC = (
@@ -21,8 +19,7 @@ MVTEC = (
 NOTHING = "–"
 
 
-@dataclass(frozen=True)
-class Printed:
+class Printed(NamedTuple):
     """Figures of the paper; tables : whose they are; averaged : over all products of MVTec AD, for want of this one's."""
 
     metrics: Mapping[str, float]
@@ -50,7 +47,7 @@ def printed(experiment: Experiment, row: Row, dataset: str, source: str, base: s
     tables: list[str] = []
     averaged = False
     for table in experiment.tables:
-        for found in figures(table, **row.paper):
+        for found in paper_figures(table, **row.paper):
             if any(found.get(key, value) != value for key, value in wanted.items() if key not in row.paper):
                 continue
             if source == MASKS and "detector" not in found and row.method not in WHOLE_IMAGE:
@@ -71,23 +68,14 @@ class Entry:
 
     def __init__(self, outcome: Outcome, row: Row, column: Column) -> None:
         self.metrics, self.cells = outcome.experiment.metrics, outcome.cells_of(row, column)
+        self.done = [cell for cell in self.cells if cell.state == "done"]
         self.printed = Printed({})
-        if self.cells:
-            first = self.cells[0]
-            self.printed = printed(outcome.experiment, row, first.dataset, first.source, first.base)
-
-    @property
-    def done(self) -> list[Cell]:
-        """Cells with results."""
-        return [cell for cell in self.cells if cell.state == "done"]
+        for cell in self.cells[:1]:
+            self.printed = printed(outcome.experiment, row, cell.dataset, cell.source, cell.base)
 
     def values(self, metric: str) -> list[float]:
         """Of the seeds that have one."""
         return [value for cell in self.cells if (value := cell.metrics.get(metric)) is not None]
-
-    def mean(self, metric: str) -> float | None:
-        """Mean over seeds; None where a seed is missing or has nothing to measure."""
-        return _complete_mean([cell.metrics.get(metric) for cell in self.cells])
 
     @property
     def text(self) -> str:
@@ -122,9 +110,14 @@ def to_rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
     for row in outcome.experiment.rows:
         entries = [Entry(outcome, row, column) for column in columns]
         if row.method != PAPER_ONLY:
-            means = [[entry.mean(name) for entry in entries] for name in metrics]
-            middle = [_joined(metrics, [_complete_mean(each) for each in means])] * with_mean
-            rows.append([row.name, *(entry.text for entry in entries), *middle, *_seeds_and_seconds(entries)])
+            means = [[_mean([c.metrics.get(name) for c in entry.cells]) for entry in entries] for name in metrics]
+            middle = [_joined(metrics, [_mean(each) for each in means])] * with_mean
+            seeds = sorted({cell.seed for entry in entries for cell in entry.cells})
+            done = [cell for entry in entries for cell in entry.done]
+            took = {cell.result: _took(cell) for cell in done}  # one that stands in several columns is counted once
+            seconds = f"{sum(took.values()) / len({cell.seed for cell in done}):.0f}" if done else NOTHING
+            texts = [entry.text for entry in entries]
+            rows.append([row.name, *texts, *middle, ", ".join(map(str, seeds)), seconds])
         if tables := dict.fromkeys(table for entry in entries for table in entry.printed.tables):
             name = f"{row.name} (paper only)" if row.method == PAPER_ONLY else "↳ paper"
             texts = [entry.paper_text for entry in entries]
@@ -226,20 +219,12 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[str]:
     return flat
 
 
-def _seeds_and_seconds(entries: Sequence[Entry]) -> list[str]:
-    """Seeds, and seconds of one seed; a result that stands in several columns is counted once."""
-    seeds = sorted({cell.seed for entry in entries for cell in entry.cells})
-    done = [cell for entry in entries for cell in entry.done]
-    took = {cell.result: _took(cell) for cell in done}
-    seconds = f"{sum(took.values()) / len({cell.seed for cell in done}):.0f}" if done else NOTHING
-    return [", ".join(map(str, seeds)), seconds]
-
-
 def _took(cell: Cell) -> float:
     return sum(seconds for stage, seconds in cell.seconds.items() if stage != "maps")
 
 
-def _complete_mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where one is missing."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 

@@ -11,10 +11,9 @@ from ..config import Config
 from ..errors import SettingsError
 from .anomalib import AnomalibDetector, AnomalibPredictions, from_anomalib
 from .anomalib_model import PREFIX as ANOMALIB
-from .base import AnomalyMap, Detection, Detector, Picture
+from .base import AnomalyMap, Detection, Detector, Picture, check_settings
 from .musc import MuSc
 from .patchcore import PatchCore
-from .settings import check_settings
 
 DETECTORS: dict[str, type[Detector]] = {PatchCore.name: PatchCore, MuSc.name: MuSc}
 

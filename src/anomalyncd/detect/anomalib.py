@@ -20,9 +20,7 @@ from ..model.device import choose_device
 from ..model.registry import REGISTRY
 from ..model.weights import fetch
 from .anomalib_model import OURS, PREFIX, backbones, inside_anomalib, model_class, needs_normal, whole_image
-from .base import AnomalyMap, Detection, Picture
-from .settings import check_least
-from .stored import StoredDetector
+from .base import AnomalyMap, Detection, Picture, StoredDetector, check_least
 
 
 class AnomalibDetector(StoredDetector):
@@ -88,12 +86,8 @@ class AnomalibDetector(StoredDetector):
         self._module = module.eval().to(self.device)
         return self
 
-    def maps(self, images: Iterable[Picture]) -> Iterator[AnomalyMap]:
-        """The model's own anomaly maps, not scaled."""
-        return (found.map for found in self.detect(images))
-
     def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps with the model's own image scores, not scaled either."""
+        """The model's own anomaly maps and image scores, not scaled."""
         if self._module is None and self.needs_normal:
             raise DataError(f"{self.name} was not fitted: give it normal images first.")
         if self._module is None:

@@ -21,7 +21,6 @@ import numpy as np
 import timm
 import torch
 from timm.models import vision_transformer
-from torch import Tensor
 
 from ..errors import AnomalyNCDError, SettingsError, WeightsError
 from ..model.checkpoint import load_state_dict
@@ -103,10 +102,15 @@ def backbones(weights: Callable[[str], Path] | None) -> Iterator[list[str]]:
         library.create_model = create  # which `weights` may need
         try:
             file = weights(model_name)
-            state = _fitting(file, create(model_name, pretrained=False, num_classes=0), model_name)
+            plain, state = create(model_name, pretrained=False, num_classes=0), load_state_dict(file)
         finally:
             library.create_model = create_local
-        overlay = {"state_dict": state, "num_classes": 0}
+        if missing := [key for key, _ in plain.named_parameters() if key not in state]:  # timm would pass over them
+            raise WeightsError(
+                f"{file}: expected the weights of {model_name}, but {len(missing)} tensors are missing, for example "
+                f"{missing[0]}."
+            )
+        overlay = {"state_dict": {key: state[key] for key in plain.state_dict() if key in state}, "num_classes": 0}
         try:
             return create(model_name, pretrained=True, pretrained_cfg_overlay=overlay, **kwargs)
         except RuntimeError as error:
@@ -119,17 +123,6 @@ def backbones(weights: Callable[[str], Path] | None) -> Iterator[list[str]]:
         library.create_model = create
         # anomalib replaces it for the whole process, which would change the tokens of our own backbone.
         vit.resample_abs_pos_embed = resample
-
-
-def _fitting(file: Path, model: torch.nn.Module, name: str) -> dict[str, Tensor]:
-    """The weights of the file that the model knows; timm itself would pass over missing ones in silence."""
-    state = load_state_dict(file)
-    missing = [key for key, _ in model.named_parameters() if key not in state]
-    if missing:
-        raise WeightsError(
-            f"{file}: expected the weights of {name}, but {len(missing)} tensors are missing, for example {missing[0]}."
-        )
-    return {key: state[key] for key in model.state_dict() if key in state}
 
 
 @contextmanager

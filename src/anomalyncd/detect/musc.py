@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import DataError
 from ..grid import TokenGrid, place_of
-from .base import AnomalyMap, Detection, Picture
-from .settings import check_least, check_windows
+from .base import AnomalyMap, Detection, Picture, check_least, check_windows
 from .tokens import TokenDetector, neighbourhood
 
 LEAST_IMAGES = 5
@@ -68,7 +67,7 @@ class MuSc(TokenDetector):
 
         The images of the first call are compared with each other, later ones with its references.
         """
-        grids = self.read(images)
+        grids = self.reader(images)
         if self.memory is None:
             yield from self._first(self._held(grids))
         known = self.memory

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import DataError
-from .base import Detection, Picture
-from .settings import check_least, check_windows
+from .base import Detection, Picture, check_least, check_windows
 from .tokens import TokenDetector, neighbourhood
 
 QUERIES = 1024  # patches compared with the bank in one matrix product
@@ -72,7 +71,7 @@ class PatchCore(TokenDetector):
     def fit(self, normal_images: Iterable[Picture]) -> PatchCore:
         """Remember a coreset of the patches of normal images."""
         pool = RandomPool(self.pool_size, self.seed)
-        for grid in self.read(turned for image in normal_images for turned in turns(image, self.rotations)):
+        for grid in self.reader(turned for image in normal_images for turned in turns(image, self.rotations)):
             pool.add(locally_aware(grid.blocks, self.radius))
         features = pool.take()
         if not len(features):
@@ -86,7 +85,7 @@ class PatchCore(TokenDetector):
         bank = self.memory
         if not isinstance(bank, PatchBank):
             raise DataError("PatchCore was not fitted: give it normal images first.")
-        for grid in self.read(images):
+        for grid in self.reader(images):
             patches = locally_aware(grid.blocks, self.radius)
             distances, nearest = bank.nearest(patches)
             worst = int(distances.argmax())

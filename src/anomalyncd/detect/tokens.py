@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +15,7 @@ from ..errors import SettingsError
 from ..grid import GridReader, TokenGrid, to_map
 from ..model.backbone import MaskGuidedViT, load_vit, resolve_name
 from ..model.device import autocast, choose_device
-from .base import AnomalyMap, Picture
-from .settings import check_least
-from .stored import StoredDetector
+from .base import AnomalyMap, Picture, StoredDetector, check_least
 
 
 class TokenDetector(StoredDetector):
@@ -86,18 +83,9 @@ class TokenDetector(StoredDetector):
 
     @property
     def reader(self) -> GridReader:
-        """How images become grids."""
-        return GridReader(
-            self._tokens, self.vit.patch_size, self.size, self.tile, self.batch_size,
-            lambda values: torch.from_numpy(values).to(self.device),
-        )  # fmt: skip
-
-    def read(self, images: Iterable[Picture]) -> Iterator[TokenGrid]:
-        """Tokens of (H, W, 3) uint8 images, in order; neighbours of the same shape go through the network together."""
-        return self.reader(images)
-
-    def maps(self, images: Iterable[Picture]) -> Iterator[AnomalyMap]:
-        return (found.map for found in self.detect(images))
+        """(H, W, 3) uint8 images → tokens of each, in order."""
+        sizes = self.vit.patch_size, self.size, self.tile, self.batch_size
+        return GridReader(self._tokens, *sizes, lambda values: torch.from_numpy(values).to(self.device))
 
     def to_map(self, scores: Tensor, grid: TokenGrid) -> AnomalyMap:
         """Patch scores (h·w,) → a smooth map with the image's aspect."""
@@ -109,8 +97,7 @@ class TokenDetector(StoredDetector):
         """The module that has these buffers."""
 
     def tensors(self) -> dict[str, Tensor]:
-        found: dict[str, Any] = {} if self.memory is None else self.memory.state_dict()
-        return found
+        return {} if self.memory is None else dict(self.memory.state_dict())
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         self.memory = self.remember(tensors).to(self.device)

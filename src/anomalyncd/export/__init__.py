@@ -10,7 +10,6 @@ from ..errors import DataError, SettingsError
 from ..progress import Silent
 from ..run.finished import FinishedRun
 from . import formats
-from .folders import copy_images
 from .source import Results
 from .target import MARKER, check_outside, whole_folder, write_json
 
@@ -101,7 +100,7 @@ def export_run(
             for name, content in formats.fiftyone(results, images).items():
                 write_json(folder / name, content)
         else:
-            missing[:] = copy_images(results, images, folder, link=link, on_image=advance)
+            missing[:] = formats.copy_images(results, images, folder, link, advance)
     gone = set(missing) if format == "folders" else set()
     written = [image for image in images if image.name not in gone]
     n_regions = len(finished.regions) if format == "csv" else sum(len(image.findings) for image in written)

@@ -1,11 +1,14 @@
-"""What the files of each format hold: tables of its own (csv), COCO, FiftyOne, and Label Studio."""
+"""What the files of each format hold: tables of its own (csv), COCO, FiftyOne, Label Studio, and a folder for each class."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+import re
+import shutil
+import unicodedata
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -16,11 +19,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .. import __version__
+from ..data.images import begins_as_image
 from ..data.run_lengths import run_lengths
 from ..errors import SettingsError
+from ..labels import UNKNOWN
 from ..run.finished import FinishedRun
 from ..run.tables import REGION_COLUMNS
 from .source import Finding, Image, Results
+from .target import MARKER
 
 IMAGE_COLUMNS = (
     "image", "file", "width", "height", "label", "class_name", "probability", "classes", "n_regions", "unknown",
@@ -30,10 +36,13 @@ CROWD = 1  # COCO: 0 where the segmentation is a list of polygons, 1 where it is
 # Label Studio: names of the controls, in the interface and in each result.
 IMAGE, CLASS, BOX, MASK = "image", "class", "box", "mask"
 SIZES = (4, 7, 11, 16)  # bits for the length of a run in the brush's format, which offers four to choose from
-LONGEST = 1 << SIZES[-1]
+LONGEST_RUN = 1 << SIZES[-1]
 COLOURS = (
     "#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#ff9da7", "#9c755f", "#bab0ac",
 )  # fmt: skip
+LONGEST_NAME = 150  # bytes of a name; a file system takes 255
+LONGEST_SUFFIX = 6
+RESERVED = re.compile(r"^(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)  # devices on Windows
 
 
 def csv(run: FinishedRun) -> dict[str, pd.DataFrame]:
@@ -190,7 +199,7 @@ def brush_rle(mask: NDArray[np.bool_]) -> list[int]:
     bits = [f"{4 * mask.size:032b}{8 - 1:05b}", *(f"{size - 1:04b}" for size in SIZES)]
     for place, count in enumerate(run_lengths(mask.T)):  # of 0, 1, 0, … along the rows
         length, value = 4 * count, 255 * (place % 2)
-        for part in [LONGEST] * (length // LONGEST) + [length % LONGEST] * (length % LONGEST > 0):
+        for part in [LONGEST_RUN] * (length // LONGEST_RUN) + [length % LONGEST_RUN] * (length % LONGEST_RUN > 0):
             choice = next(index for index, size in enumerate(SIZES) if part <= 1 << size)
             bits.append(f"1{choice:02b}{part - 1:0{SIZES[choice]}b}{value:08b}")
     stream = "".join(bits)
@@ -200,3 +209,75 @@ def brush_rle(mask: NDArray[np.bool_]) -> list[int]:
 
 def _answer(name: str, kind: str, control: str, score: float, value: dict[str, Any], **size: int) -> dict[str, Any]:
     return {"id": name, "type": kind, "from_name": control, "to_name": IMAGE, **size, "score": score, "value": value}
+
+
+def copy_images(
+    results: Results, images: Sequence[Image], folder: Path, link: bool, on_image: Callable[[], None]
+) -> list[str]:
+    """Put each image into the folder of its class.
+
+    Parameters
+    ----------
+    link : hard links where the file system allows, else symbolic ones, else copies
+
+    Returns
+    -------
+    Names of the images whose file is gone or cannot be read.
+    """
+    names: dict[str | int, str] = {UNKNOWN: "unknown"}  # equal names are one class, but no other is taken for unknown
+    taken = {MARKER, "unknown"}
+    for class_name in dict.fromkeys(results.classes.values()):
+        names[class_name] = safe_name(class_name, taken)
+        taken.add(names[class_name].casefold())
+    in_folder: dict[str, set[str]] = {name: set() for name in names.values()}
+    missing = []
+    for image in images:
+        place = names[UNKNOWN if image.label == UNKNOWN else image.class_name]
+        name = safe_name(image.name, in_folder[place])
+        if image.file is not None and _place(image.file, folder / place / name, link):
+            in_folder[place].add(name.casefold())
+        else:
+            missing.append(image.name)
+        on_image()
+    return missing
+
+
+def safe_name(name: str, taken: Collection[str] = ()) -> str:
+    """A name for a file or folder that every system takes and that, in lower case (`casefold`), is not among those taken.
+
+    Slashes become underscores, so it never leads out of its folder.
+
+    Examples
+    --------
+    >>> safe_name("a/b"), safe_name("CON"), safe_name(".."), safe_name("Riß, 3 µm?")
+    ('a_b', 'CON_', '_', 'Riß, 3 µm_')
+    >>> safe_name("Crack/000.png", {"crack_000.png"})
+    'Crack_000_2.png'
+    """
+    name = unicodedata.normalize("NFC", name).strip("/")
+    name = "".join(letter if letter.isprintable() and letter not in '<>:"/\\|?*' else "_" for letter in name)
+    name = name.rstrip(" .")
+    suffix = PurePosixPath(name).suffix if len(PurePosixPath(name).suffix) <= LONGEST_SUFFIX else ""
+    # Of a long name the end: there are the numbers.
+    stem = name.removesuffix(suffix).encode("utf-8")[-LONGEST_NAME:].decode("utf-8", errors="ignore").strip(" .") or "_"
+    stem = RESERVED.sub(r"\1_\2", stem)
+    candidate, number = stem + suffix, 1
+    while candidate.casefold() in taken:
+        number += 1
+        candidate = f"{stem}_{number}{suffix}"
+    return candidate
+
+
+def _place(source: Path, target: Path, link: bool) -> bool:
+    """Whether the file is an image, and so was placed; a table that somebody else made may name any other file."""
+    if not begins_as_image(source):
+        return False
+    target.parent.mkdir(exist_ok=True)
+    for make in (os.link, os.symlink) if link else ():
+        try:
+            make(source.resolve(), target)
+            return True
+        except (OSError, NotImplementedError):
+            continue  # another file system, or no right to
+    shutil.copy2(source, target)
+    return True

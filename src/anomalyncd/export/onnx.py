@@ -20,8 +20,7 @@ from ..detect.musc import Lowest, References
 from ..detect.patchcore import PatchBank
 from ..errors import SettingsError
 from ..model.backbone import MaskGuidedViT
-from ..runtime.engine import open_graph
-from ..runtime.graphs import resampling
+from ..runtime.graphs import open_graph, resampling
 
 Description = dict[str, dict[str, str]]  # of a graph: `inputs` and `outputs`, name → shape and type
 MOST_BYTES = 1_800_000_000  # a protobuf holds 2 GB; larger weights lie beside the graph

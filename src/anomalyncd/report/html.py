@@ -17,9 +17,8 @@ from ..progress import Silent
 from ..run.evaluate import evaluate_run
 from ..run.finished import FinishedRun
 from ..run.folder import LOG, REPORT
-from . import cards, charts
-from .attention import make_attention
-from .classmap import make_class_map
+from . import cards
+from .network import make_attention, make_class_map
 from .source import Look, ReportSource
 
 MOST_COLUMNS = 40  # of a confusion matrix that is still read by anyone
@@ -58,7 +57,7 @@ def _render(source: ReportSource, **parts: Any) -> str:
     environment.undefined = jinja2.StrictUndefined
     script, style = (loader.get_source(environment, name)[0] for name in ("report.js", "report.css"))
     environment.filters["percent"] = lambda share: f"{100 * share:.0f} %"
-    environment.globals |= {"charts": charts, "lists": cards, "matrix": matrix}
+    environment.globals |= {"parts": cards, "matrix": matrix}
     return environment.get_template("report.html.j2").render(
         **parts,
         most_columns=MOST_COLUMNS,

@@ -6,18 +6,14 @@ from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from ..data.dataset import Dataset
 from ..data.gather import Sources, gather
 from ..discovery.classify import MapMaker, Prediction, Predictor
 from ..discovery.model import DiscoveryModel
 from ..errors import DataError
 from ..progress import Silent
-from .engine import ENGINES, Graph, check_engine, open_graph
 from .folder import ENGINE_OF, read_export
-from .graphs import GraphDetector, GraphNetwork
+from .graphs import ENGINES, Graph, GraphDetector, GraphNetwork, check_engine, open_graph
 
 NETWORK_GRAPHS = ("patches", "guided", "detector")
 
@@ -57,6 +53,7 @@ class Runtime:
         self.precision = info.precision if precision == "float32" else precision
         self.progress = progress or Silent()
         self.model = DiscoveryModel.read(path, device="cpu")
+        self.classes, self.names = self.model.classes, self.model.names
         self.detector_name = info.detector
         graphs: dict[str, Graph] = {}
         for name, file in info.graphs.items():
@@ -70,16 +67,6 @@ class Runtime:
         elif info.detector:  # its maps come from outside, so the model must take them
             detect = self.model.config.detect.model_copy(update={"name": None})
             self.model.config = self.model.config.model_copy(update={"detect": detect})
-
-    @property
-    def classes(self) -> npt.NDArray[np.int64]:
-        """(K,) int, labels in the order of the columns of all probabilities."""
-        return self.model.classes
-
-    @property
-    def names(self) -> dict[int, str]:
-        """Label → name of the class."""
-        return self.model.names
 
     def predict(self, images: Sources, *, maps: Sources | None = None, masks: Sources | None = None) -> Prediction:
         """Classes of images.

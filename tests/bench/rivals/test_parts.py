@@ -1,6 +1,6 @@
-"""What rivals are made of, against slow twins (anomaly_clustering.py, cache.py, patches.py, training.py, uniformaly.py).
+"""What rivals are made of, against slow twins (anomaly_clustering.py, base.py, trained.py, uniformaly.py).
 
-Covers base, cache, patches, training.
+Covers base.
 """
 
 import math
@@ -19,10 +19,8 @@ from anomalyncd.bench.rivals.anomaly_clustering import (
     softmax_weights,
     weighted_embedding,
 )
-from anomalyncd.bench.rivals.cache import Cache
-from anomalyncd.bench.rivals.gcd import GCD, ContrastiveNet
-from anomalyncd.bench.rivals.patches import on_grid, unit
-from anomalyncd.bench.rivals.training import WholeViews
+from anomalyncd.bench.rivals.base import Cache, on_grid, unit
+from anomalyncd.bench.rivals.trained import GCD, ContrastiveNet, WholeViews
 from anomalyncd.bench.rivals.uniformaly import UniFormaly, top_patches
 from anomalyncd.data.dataset import Sample
 from anomalyncd.data.gather import gather, gather_base

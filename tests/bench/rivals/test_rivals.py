@@ -1,6 +1,6 @@
-"""All rivals on generated images (base.py, cache.py, gcd.py, simgcd.py): what they find, keep and say.
+"""All rivals on generated images (base.py, trained.py): what they find, keep and say.
 
-Covers anomaly_clustering, gcd, simgcd, uniformaly.
+Covers anomaly_clustering, trained, uniformaly.
 """
 
 import csv

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from .anomaly_clustering import AnomalyClustering, SemiSupervisedAnomalyClustering
 from .base import Rival
-from .gcd import GCD
-from .simgcd import SimGCD
+from .trained import GCD, SimGCD
 from .uniformaly import UniFormaly
 
 # A method to come (UNO, AMEND, SCAN, IIC, GATCluster) is one more file and one more name here.

@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...detect.settings import check_least
+from ...detect.base import check_least
 from ...errors import DataError, SettingsError
 from ...learn.cluster import ward
 from ...progress import Advance
-from .base import Features, Inputs, Labels, image_key
-from .patches import Floats, PatchRival, Tokens, on_grid, unit
+from .base import Features, Floats, Inputs, Labels, PatchRival, Tokens, image_key, on_grid, unit
 
 COMPARED = 16  # images in one matrix product
 

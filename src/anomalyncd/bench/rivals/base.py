@@ -1,37 +1,103 @@
-"""What all rivals share: images in, K clusters over all of them out, normal counted as one class like any other."""
+"""What all rivals share: images in, K clusters over all of them out, normal like any other class; tokens kept on disk."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+from ... import __version__
 from ...binarize.prepare import prepare_map
+from ...checksums import stable_hash
 from ...data.dataset import Dataset, Sample
 from ...data.images import read_image
 from ...data.maps import read_mask
+from ...detect.base import check_least
+from ...detect.patchcore import PatchBank
 from ...errors import BadFileError, DataError, SettingsError
 from ...learn.cluster import by_size
-from ...model.backbone import MaskGuidedViT, load_vit, resolve_name
+from ...model.backbone import MaskGuidedViT, image_tensor, load_vit, resolve_name
 from ...model.device import choose_device
 from ...progress import Silent
 from ...regions.records import ImageRecord, report_files
+from ...run.folder import PARTIAL, RunFolder
 from ...run.stages import content_digest
-from .cache import Cache
 
 R = TypeVar("R", bound="Rival")
+Array = npt.NDArray[Any]
 Given = Literal["maps", "masks"] | None
 Features = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
+BATCH = 16
+Tokens = npt.NDArray[np.float16]
+Floats = npt.NDArray[np.float32]
+
+
+class Cache:
+    """Arrays that several rivals, seeds and settings share: whole folders of .npy files or none, named by their origin.
+
+    Parameters
+    ----------
+    folder : of the rivals' own, not the run folder of an `AnomalyNCD`
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> cache = Cache(Path(tempfile.mkdtemp()))
+    >>> cache.array("squares", [3], lambda: np.arange(3) ** 2).tolist()
+    [0, 1, 4]
+    >>> cache.array("squares", [3], lambda: 1 / 0).tolist()  # made before
+    [0, 1, 4]
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, name: str, key: Any, make: Callable[[Path], None]) -> Path:
+        """The folder that `make` fills, given a path to write to; it is only called where there is none for this key.
+
+        A second process that wants to write waits for the first. `make` must not ask the cache for anything.
+        """
+        target = self.folder / f"{name}-{stable_hash(__version__, key)[:24]}"
+        if not _is_whole(target):
+            with RunFolder(self.folder).writing(patience=-1):  # sweeps away what a failure leaves behind
+                if not _is_whole(target):
+                    partial = target.with_name(target.name + PARTIAL)
+                    shutil.rmtree(target, ignore_errors=True)
+                    partial.mkdir()
+                    make(partial)
+                    partial.rename(target)
+        return target
+
+    def array(self, name: str, key: Any, make: Callable[[], Array]) -> Array:
+        """One array that `make` returns."""
+        folder = self(name, key, lambda path: np.save(path / "array.npy", make(), allow_pickle=False))
+        found: Array = np.load(folder / "array.npy", allow_pickle=False)
+        return found
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether each array is as long as its header says; one that is not was cut off, by a full disk for instance."""
+    try:
+        for path in folder.glob("*.npy"):
+            np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return False
+    return folder.is_dir()
 
 
 @dataclass(frozen=True)
@@ -167,3 +233,89 @@ def _problem(sample: Sample) -> str:
     except BadFileError as error:
         return str(error)
     return ""
+
+
+class PatchRival(Rival):
+    """A rival that clusters mixtures of patch tokens.
+
+    Parameters
+    ----------
+    size : side in pixels of the square that images are squeezed into, rounded to whole patches
+    """
+
+    def __init__(self, n_classes: int, *, size: int = 224, **settings: Any) -> None:
+        super().__init__(n_classes, **settings)
+        self.size = size
+
+    @abstractmethod
+    def _blocks(self) -> list[int]:
+        """Numbers of the blocks, from 0, whose tokens are averaged."""
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        """Patches (h, w) of an image."""
+        side, (height, width) = self._vit.fit_size(self.size), self._vit.patch_size
+        return side // height, side // width
+
+    def _tokens(self, cache: Cache, samples: Sequence[Sample]) -> Tokens:
+        """Patch tokens (N, P, C) float16, the mean over the blocks; a memory map."""
+        check_least(1, size=self.size)
+        vit, blocks, grid = self._vit, self._blocks(), self._grid
+        side, device = vit.fit_size(self.size), next(vit.parameters()).device
+
+        @torch.inference_mode()
+        def fill(path: Path) -> None:
+            shape = (len(samples), grid[0] * grid[1], vit.width)
+            tokens = np.lib.format.open_memmap(path / "tokens.npy", mode="w+", dtype=np.float16, shape=shape)
+            with self.progress.task("Patch tokens", len(samples)) as advance:
+                for start in range(0, len(samples), BATCH):
+                    pictures = [square(read_image(sample.image), side) for sample in samples[start : start + BATCH]]
+                    found = vit.block_tokens(image_tensor(np.stack(pictures), device), blocks)
+                    mean = torch.stack([found[block][:, vit.n_prefix :] for block in blocks]).mean(dim=0)
+                    tokens[start : start + BATCH] = mean.half().cpu().numpy()
+                    advance(len(pictures))
+            tokens.flush()
+
+        stored = cache("patches", [image_key(samples), self._network_key, side, blocks], fill)
+        out: Tokens = np.load(stored / "tokens.npy", mmap_mode="r")
+        return out
+
+    def _distances_to(self, rows: Tensor, tokens: Tokens) -> Floats:
+        """Distance of each patch (N, P, C), scaled to length 1, to the nearest of the rows (M, C): (N, P)."""
+        bank, out = PatchBank(rows), np.empty(tokens.shape[:2], np.float32)
+        with self.progress.task("Patch distances", len(tokens)) as advance:
+            for index, image in enumerate(tokens):
+                out[index] = bank.nearest(unit(image))[0].numpy()
+                advance()
+        return out
+
+
+def on_grid(samples: Sequence[Sample], grid: tuple[int, int]) -> Floats:
+    """What was given with each image, averaged over each patch: (N, P), map values or the share that the mask covers.
+
+    Examples
+    --------
+    >>> on_grid([Sample("a", np.zeros((4, 4, 3), np.uint8), mask=np.eye(4) > 0)], (2, 2)).tolist()
+    [[0.5, 0.0, 0.0, 0.5]]
+    """
+    rows = []
+    for sample in samples:
+        values = np.zeros((1, 1), np.float32)
+        if sample.map is not None:
+            values = prepare_map(sample.map, 0)
+            values = np.where(np.isnan(values), np.nanmin(values), values)
+        elif sample.mask is not None:
+            values = read_mask(sample.mask).astype(np.float32)
+        rows.append(F.adaptive_avg_pool2d(torch.from_numpy(values)[None], grid).flatten().numpy())
+    return np.stack(rows)
+
+
+def square(image: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
+    """The whole image in a square, as our own `context` features see it: nothing is cut off, the aspect is not kept."""
+    method = cv2.INTER_AREA if max(image.shape[:2]) > side else cv2.INTER_CUBIC
+    return cv2.resize(image, (side, side), interpolation=method).astype(np.uint8, copy=False)
+
+
+def unit(tokens: npt.NDArray[np.floating]) -> Tensor:
+    """(…, C) of any float type → unit vectors, float32."""
+    return F.normalize(torch.from_numpy(np.asarray(tokens, np.float32)), dim=-1)

@@ -21,8 +21,7 @@ from ...detect.patchcore import greedy_coreset
 from ...errors import DataError, SettingsError
 from ...grid import kept_patches
 from ...learn.cluster import kmeans
-from .base import Features, Inputs, Labels, image_key
-from .patches import Floats, PatchRival, Tokens, on_grid, unit
+from .base import Features, Floats, Inputs, Labels, PatchRival, Tokens, image_key, on_grid, unit
 
 BLOCKS = range(2, 10)
 POOL, CORESET = 50_000, 5_000  # normal patches that the coreset is chosen from, and its size

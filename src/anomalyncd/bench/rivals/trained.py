@@ -1,39 +1,63 @@
-"""Whole images for the rivals that train the last block: their views, computed once for all seeds and rivals.
+"""GCD, and SimGCD that grew out of it: rivals that train the last block on whole images.
 
-The trunk is frozen in both papers, so the tokens before its last block depend on the view alone: V random views of each
-image are drawn once and kept (the papers draw fresh ones in every epoch). An image is squeezed into a square, a random
-view is a 224 px square out of 256 px with the flips, quarter turns and colours of this package's own training, and the
-features that are clustered come from the centre square.
+Generalized Category Discovery (Vaze et al., CVPR 2022): contrastive training, then semi-supervised k-means.
+
+L = (1 − λ) L_u + λ L_s, λ = 0.35: the self-supervised contrastive loss of all images and the supervised one of the
+labelled base set, on a projection of the class token; the last block and the projector are trained. Then k-means over base
+and other images together, the base images held in the clusters of their classes.
+
+The base classes are other products' defects, so no image to be discovered belongs to one: each ends in the nearest of the K
+new clusters. Without a base set what is left is L_u and plain k-means. The projection has 256 numbers, where its public code
+has 65 536.
+
+SimGCD (Wen et al., ICCV 2023): a cosine classifier of whole images that learns from its own sharpened predictions.
+
+L = (1 − λ)(L_u + L_distil + ε L_entropy) + λ (L_s + L_cls), λ = 0.35, ε = 2: both contrastive losses, self-distillation
+between two views (student temperature 0.1, teacher 0.07 → 0.04 over 30 epochs), the mean prediction's entropy maximised, and
+cross-entropy of the labelled base set. One head of unit-norm prototypes; the class is its largest output.
+
+What differs: as everywhere in this package, pseudo labels never name a base class, since these belong to other products, and
+distillation and entropy are over unlabelled images only; base classes are left out of the prediction. Without a base set
+what is left is L_u + L_distil + ε L_entropy. The learning rate is 0.01, not 0.1: at the paper's, made for DINO's ViT-B/16,
+the features of the embedded backbone fall into one point, and the loss ends higher than it began.
+
+On a CPU: the trunk is frozen in both papers, so the tokens before its last block depend on the view alone: V random views of
+each image are drawn once, for all seeds and both rivals, and kept (the papers draw fresh ones in every epoch). An image is
+squeezed into a square, a random view is a 224 px square out of 256 px with the flips, quarter turns and colours of this
+package's own training, and the features that are clustered come from the centre square.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.lib.format import open_memmap
+from torch import Tensor
 
+from ...assign.images import novel_probabilities
 from ...config import make_config
 from ...data.dataset import Sample
 from ...data.images import read_image
 from ...errors import SettingsError
 from ...labels import UNKNOWN
 from ...learn.bank import Crops, Indices, Views, draw_two, fill_bank, run_trunk
-from ...learn.losses import teacher_temperature
+from ...learn.cluster import semi_supervised_kmeans, squared_distances
+from ...learn.losses import Temperatures, teacher_temperature
 from ...learn.network import RegionNet, ViewBatch
 from ...learn.trainer import train
 from ...learn.views import centre
-from .base import Features, Inputs, Rival, image_key
-from .cache import Cache
-from .patches import BATCH, square
+from .base import BATCH, Cache, Features, Inputs, Labels, Rival, image_key, square
 
 MARGIN = 256 / 224  # side of the square that a view is taken from, in sides of the view
 CHUNK = 64  # images whose features are computed at once
+RESTARTS = 100
 
 
 @dataclass(frozen=True)
@@ -180,3 +204,67 @@ def class_features(net: RegionNet, tokens: npt.NDArray[np.float16], device: torc
     """Class tokens of the trained last block, unit vectors: (R, N, C) → (R, C)."""
     chunks = [np.array(tokens[start : start + CHUNK]) for start in range(0, len(tokens), CHUNK)]
     return np.concatenate([net.features(whole_batch(chunk, device)).cpu().numpy() for chunk in chunks])
+
+
+class GCD(TrainedRival):
+    """GCD; parameters as in `TrainedRival`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from anomalyncd.data.gather import gather
+    >>> images = [np.full((32, 32, 3), value, np.uint8) for value in (10, 12, 200, 202)]
+    >>> model = GCD(2, backbone="tiny", size=32, epochs=1, bank_views=2, learning_rate=0.001).fit(gather(images))
+    >>> model.labels_.tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+    True
+    """
+
+    name: ClassVar[str] = "gcd"
+
+    def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
+        found = self._learn(inputs, ContrastiveNet, entropy_weight=0.0)
+        with self._timed("clusters"):
+            points, seed = (found.features, found.base_features, found.base_labels), self.random_state
+            centres = semi_supervised_kmeans(*points, self.n_classes, seed, restarts=RESTARTS)
+            labels = squared_distances(found.features, centres[found.n_base :]).argmin(axis=1)
+        return found.features, labels
+
+
+class ContrastiveNet(RegionNet):
+    """GCD has no classifier: constant logits have no gradient, which leaves the contrastive terms of the objective."""
+
+    def forward(self, batch: ViewBatch) -> tuple[Tensor, Tensor]:
+        _, projections = super().forward(batch)
+        return torch.zeros(1, len(projections), self.heads.directions.shape[1], device=projections.device), projections
+
+
+class SimGCD(TrainedRival):
+    """SimGCD.
+
+    Parameters
+    ----------
+    entropy_weight : ε; settings : see `TrainedRival`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from anomalyncd.data.gather import gather
+    >>> images = [np.full((32, 32, 3), value, np.uint8) for value in (10, 12, 200, 202)]
+    >>> SimGCD(2, backbone="tiny", size=32, epochs=1, bank_views=2).fit(gather(images)).features_.shape
+    (4, 48)
+    """
+
+    name: ClassVar[str] = "simgcd"
+
+    def __init__(
+        self, n_classes: int, *, entropy_weight: float = 2.0, learning_rate: float = 0.01, **settings: Any
+    ) -> None:
+        super().__init__(n_classes, learning_rate=learning_rate, **settings)
+        self.entropy_weight = entropy_weight
+
+    def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
+        teacher = partial(teacher_temperature, epochs=30, step=1)
+        found = self._learn(inputs, RegionNet, self.entropy_weight, teacher)
+        with torch.inference_mode():
+            cosines = found.features @ found.net.heads.weight[0].cpu().numpy().T
+        return found.features, novel_probabilities(cosines, found.n_base, Temperatures.student).argmax(axis=1)
