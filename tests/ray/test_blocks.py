@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,7 +65,7 @@ def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def classed(todo: Sequence[Block], worker: tuple[Any, ...], workers: int | None) -> Iterator[Any]:
         here = BlockWorker(*worker)
         for block in reversed(todo):
-            row = here(pa.table({"block": [pickle.dumps(block.absolute())]})).to_pylist()[0]
+            row = here(pa.table({"block": [block.to_json()]})).to_pylist()[0]
             if row["error"]:
                 raise RunError(row["error"])
             yield block, row
@@ -93,19 +90,19 @@ def check(work: Path, out: Path) -> None:
     assert not list(out.rglob("*.partial"))
 
 
-def test_blocks_cover_the_list_in_whole_shards_and_survive_a_journey(tmp_path: Path) -> None:
+def test_blocks_cover_the_list_in_whole_shards_and_survive_json(tmp_path: Path) -> None:
     for count, size in ((1, 16), (1000, 16), (1024, 32), (20_000, LARGEST), (40_000, LARGEST)):
         items = [Sample(f"{k}.png", Path(f"{k}.png")) for k in range(count)]
         blocks = split(Dataset(items))
         assert [item for block in blocks for item in block.items] == items and len(blocks[0].items) == min(size, count)
     block = Block(3, [Sample("ä", Path("ä.png"), StackRow(Path("m.npy"), 2), tmp_path / "x.png", "kind")], True)
-    again = pickle.loads(pickle.dumps(block.absolute()))
+    again = Block.from_json(block.to_json())
     assert again.items[0] == Sample(
         "ä", Path("ä.png").absolute(), StackRow(Path("m.npy").absolute(), 2), tmp_path / "x.png", "kind"
     )
     assert (again.start, again.labelled, again.key("job")) == (3, True, block.key("job"))
     with pytest.raises(SettingsError, match="must be files"):
-        Block(0, [Sample("a", np.zeros((2, 2, 3), np.uint8))]).absolute()
+        Block(0, [Sample("a", np.zeros((2, 2, 3), np.uint8))]).to_json()
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
@@ -207,16 +204,16 @@ def test_a_file_that_can_be_read_by_now_is_read(work: Path, monkeypatch: pytest.
 
 
 def test_a_worker_that_does_not_see_the_files(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def elsewhere(content: bytes) -> Block:
-        block = pickle.loads(content)
-        items = [replace(item, image=Path(str(item.image).replace("005.png", "gone.png"))) for item in block.items]
-        return replace(block, items=items)
+    from_json = Block.from_json
 
-    with monkeypatch.context() as patch:
-        patch.setattr(engine_ray, "pickle", SimpleNamespace(loads=elsewhere))
-        with pytest.raises(RunError, match="Do all machines see images"):
-            predict_with_ray(work / "run", load(work), work / "out.csv")
+    def elsewhere(text: str) -> Block:
+        return from_json(text.replace("005.png", "gone.png"))
+
+    monkeypatch.setattr(Block, "from_json", elsewhere)
+    with pytest.raises(RunError, match="Do all machines see images"):
+        predict_with_ray(work / "run", load(work), work / "out.csv")
     assert not (work / "out.csv").exists()
+    monkeypatch.setattr(Block, "from_json", from_json)
     assert predict_with_ray(work / "run", load(work), work / "out.csv").n_skipped == 0
 
 

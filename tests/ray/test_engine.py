@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -145,7 +144,7 @@ def test_a_block_that_kills_every_worker_is_given_up(cluster: None, work: Path, 
     block = Block(0, inputs.samples[:2])
     assert [ray.get(attempts.begin.remote(0)) for _ in range(ATTEMPTS)][-1] == ATTEMPTS
     worker = BlockWorker(str(work / "run"), "job", False, "cpu", attempts=attempts)
-    row = worker(pa.table({"block": [pickle.dumps(block.absolute())]})).to_pylist()[0]
+    row = worker(pa.table({"block": [block.to_json()]})).to_pylist()[0]
     assert "images/000.png … images/001.png: the worker died 4 times" in row["error"] and not row["images"]
 
 

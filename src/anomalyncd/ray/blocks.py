@@ -46,17 +46,24 @@ class Block:
     def name(self) -> str:
         return f"{self.start:09d}-{self.start + len(self.items) - 1:09d}"
 
-    def absolute(self) -> Block:
-        """The same images by names that hold in any folder, so in another process."""
+    def to_json(self) -> str:
+        rows = [[item.id, item.label, *map(_place, (item.image, item.map, item.mask))] for item in self.items]
+        return json.dumps([self.start, rows, self.labelled])
+
+    @classmethod
+    def from_json(cls, text: str) -> Block:
+        start, rows, labelled = json.loads(text)
         items = [
-            replace(item, image=_absolute(item.image), map=_absolute(item.map), mask=_absolute(item.mask))
-            for item in self.items
+            Sample(name, _source(image), _source(map_), _source(mask), label) for name, label, image, map_, mask in rows
         ]
-        return replace(self, items=items)
+        return cls(start, items, labelled)
 
     def key(self, job: str) -> str:
         """What the part is made from: the job, and names, sizes and times of the files."""
-        here = self.absolute().items
+        here = [
+            replace(item, image=_absolute(item.image), map=_absolute(item.map), mask=_absolute(item.mask))
+            for item in self.items
+        ]
         return stable_hash(job, self.labelled, [item.label for item in here], fingerprint(here))
 
 
@@ -193,6 +200,19 @@ def _type(column: str) -> str:
 def _absolute(source: Any) -> Any:
     if isinstance(source, StackRow):
         return replace(source, path=source.path.absolute())
-    if source is not None and not isinstance(source, Path):
-        raise SettingsError("images of several processes must be files, not arrays.")
-    return source and source.absolute()
+    return source.absolute() if isinstance(source, Path) else source
+
+
+def _place(source: Any) -> Any:
+    here = _absolute(source)
+    if here is None or isinstance(here, Path):
+        return None if here is None else str(here)
+    if isinstance(here, StackRow):
+        return [str(here.path), here.index]
+    raise SettingsError("images of several processes must be files, not arrays.")
+
+
+def _source(place: Any) -> Any:
+    if place is None:
+        return None
+    return Path(place) if isinstance(place, str) else StackRow(Path(place[0]), place[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import shutil
 import socket
 import sys
@@ -93,8 +92,7 @@ def predict_with_ray(
         worker = (str(run.absolute()), parts.job, bare, device, precision)
         if todo and address is None:
             _ask_for_token(progress)
-        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        ray_or_not = ray_for(workers or cpus, address) if todo else nullcontext()
+        ray_or_not = ray_for(workers or _cpus(), address) if todo else nullcontext()
         with ray_or_not, progress.task("Images", len(inputs)) as advance:
             advance(len(inputs) - sum(len(block.items) for block in todo))
             for block, files in _classed(todo, worker, workers):
@@ -153,7 +151,7 @@ class BlockWorker:
         """(1 row: `block`) → (1 row: `start`, `error`, and the files of the part)."""
         import pyarrow as pa
 
-        block: Block = pickle.loads(batch["block"][0].as_py())
+        block = Block.from_json(batch["block"][0].as_py())
         row: dict[str, Any] = {"start": block.start, "error": "", **dict.fromkeys(ENDINGS, b"")}
         try:
             self.check_attempts(block)
@@ -268,7 +266,7 @@ def _classed(
     for first in range(0, len(todo), WAVE):
         wave = todo[first : first + WAVE]
         size = min(workers or most, most, len(wave))
-        rows = [{"block": pickle.dumps(block.absolute())} for block in wave]
+        rows = [{"block": block.to_json()} for block in wave]
         done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             BlockWorker, fn_constructor_args=(*worker, attempts), batch_size=1, batch_format="pyarrow", num_cpus=1,
             num_gpus=gpus, compute=ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
@@ -310,3 +308,7 @@ def _counter() -> type:
             return self.count[start]
 
     return Attempts
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
