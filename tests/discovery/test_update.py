@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
@@ -14,6 +14,7 @@ import pytest
 
 from anomalyncd import AnomalyNCD
 from anomalyncd.data.gather import gather
+from anomalyncd.data.images import read_image
 from anomalyncd.detect import Detector
 from anomalyncd.discovery import update as module
 from anomalyncd.discovery.model import DiscoveryModel
@@ -389,12 +390,14 @@ class Colour(Detector):
 
     name = "colour"
     needs_normal = False
+    seen: ClassVar[list[bytes]] = []
 
     def fit(self, normal_images: Iterable[np.ndarray]) -> Colour:
         return self
 
     def maps(self, images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         for image in images:
+            self.seen.append(image.tobytes())
             away = np.abs(image.astype(np.float32) - 100).max(axis=2) / 255
             yield cv2.GaussianBlur(away, (0, 0), 1)
 
@@ -412,7 +415,10 @@ def test_a_run_with_a_detector(line: Path, tomorrow: Path, tmp_path: Path) -> No
     model = AnomalyNCD(4, **settings).fit(line / "images", detector=Colour(), run=run)
     known = class_of_kind(run)
     assert len(set(known.values())) == 4
+    Colour.seen.clear()
     found = model.update(tomorrow / "images")
+    # One after the other: nothing is fitted any more, so no order has to be made of what the files hold.
+    assert Colour.seen == [read_image(sample.image).tobytes() for sample in gather(tomorrow / "images")]
     assert found.n_images == len(NEW) and list(found.opened) == [4]
     expected = [{**known, FOREIGN: 4}[kind] for kind in NEW]
     assert model.labels_.tolist()[len(KINDS) :] == expected

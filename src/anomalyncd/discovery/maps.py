@@ -61,7 +61,9 @@ def make_maps(
             _warn_of_overlap(samples, normal, progress)
             with stages.timed("fitting"):
                 _fit(made, normal, progress)
-        table = write_maps(folder, samples, names, made, progress)
+        # A detector that compares the images with each other may take some as references: not those of the first folder.
+        order = None if made.needs_normal else content_order(samples)
+        table = write_maps(folder, samples, names, made, progress, order)
         folder.write_text(MAP_SCORES, to_csv(table))
         save_detector(made, folder)
         return table
@@ -80,12 +82,19 @@ def make_maps(
 
 
 def write_maps(
-    folder: RunFolder, samples: Sequence[Sample], names: Sequence[str], detector: Detector, progress: Silent
+    folder: RunFolder,
+    samples: Sequence[Sample],
+    names: Sequence[str],
+    detector: Detector,
+    progress: Silent,
+    order: Sequence[int] | None = None,
 ) -> pd.DataFrame:
-    """Write one map for each image, under the names; returns its score, the image's size, or why it could not be read."""
+    """Write one map for each image, under the names; returns its score, the image's size, or why it could not be read.
+
+    order : places in which the detector sees the images, one after the other by default
+    """
     records = [ImageRecord(index, sample.id, score=np.nan) for index, sample in enumerate(samples)]
-    # A detector that compares the images with each other may take some as references: not those of the first folder.
-    order = range(len(samples)) if detector.needs_normal else content_order(samples)
+    order = range(len(samples)) if order is None else order
     in_order = [records[index] for index in order]
     read: list[ImageRecord] = []
     n_maps = 0
