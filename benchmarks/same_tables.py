@@ -109,6 +109,7 @@ def make_cases(here: Path, lines: Path, backbone: str | None) -> dict[str, Case]
         "update-masks": update("fast-masks", *new_masks),
         "update-maps": update("fast-maps", *new_maps),
         "update-patchcore": update("patchcore"),
+        "update-musc": update("musc"),
         "review-masks": review("fast-masks", *REVIEW),
         "review-maps": review("fast-maps", *REVIEW, *MORE_REVIEW),
         "update-reviewed": update("review-masks", *new_masks),
