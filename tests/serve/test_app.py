@@ -18,12 +18,12 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from anomalyncd.cli.serve import load
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
+from anomalyncd.cli.servers import load
 from anomalyncd.errors import SettingsError
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.serve.app import make_api
