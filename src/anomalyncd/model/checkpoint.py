@@ -17,8 +17,6 @@ from onnx import numpy_helper
 
 from ..errors import WeightsError
 
-N_EMBEDDED_BLOCKS = 10  # of the twelve in the ONNX file; its last two were changed by another training
-
 
 def load_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
     """Read weights from a local file: .safetensors, .pt/.pth/.bin, or the .onnx file of the default backbone.
@@ -77,42 +75,23 @@ def _read_onnx(path: Path) -> dict[str, torch.Tensor]:
     return {key: torch.tensor(value) for key, value in state_dict_from_onnx(model).items()}
 
 
-def state_dict_from_onnx(model: onnx.ModelProto, n_blocks: int = N_EMBEDDED_BLOCKS) -> dict[str, np.ndarray]:
-    """DINOv2 ViT-S/14 of the ONNX file, named as timm's `vit_small_patch14_dinov2`, without final norm.
+def state_dict_from_onnx(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """DINOv2 ViT-S/14 of the ONNX file, named as timm's `vit_small_patch14_dinov2`.
 
     Returns
     -------
-    Contiguous float32 arrays of the patch embedding and the first `n_blocks` blocks
+    Contiguous float32 arrays
     """
     arrays = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
-    # Linear weights lost their names in the export: find them by the MatMul that uses them, and transpose to
-    # torch's (out, in).
-    linear = {
-        node.name.removeprefix("/backbone/encoder/").removesuffix("/MatMul"): arrays[node.input[1]].T
-        for node in model.graph.node
-        if node.op_type == "MatMul" and node.name.startswith("/backbone/encoder/") and node.input[1] in arrays
-    }
-    state = {
-        "cls_token": arrays["backbone.embeddings.cls_token"],
-        "pos_embed": np.concatenate([arrays["onnx::Concat_1957"], arrays["onnx::Reshape_1962"]], axis=1),
-        "patch_embed.proj.weight": arrays["backbone.embeddings.patch_embeddings.projection.weight"],
-        "patch_embed.proj.bias": arrays["backbone.embeddings.patch_embeddings.projection.bias"],
-    }
-    qkv = ("query", "key", "value")
-    for block in range(n_blocks):
-        old, node, new = f"backbone.encoder.layer.{block}.", f"layer.{block}/", f"blocks.{block}."
-        weights = [linear[f"{node}attention/attention/{x}"] for x in qkv]
-        biases = [arrays[f"{old}attention.attention.{x}.bias"] for x in qkv]
-        state[f"{new}attn.qkv.weight"] = np.concatenate(weights)
-        state[f"{new}attn.qkv.bias"] = np.concatenate(biases)
-        state[f"{new}attn.proj.weight"] = linear[f"{node}attention/output/dense"]
-        state[f"{new}attn.proj.bias"] = arrays[f"{old}attention.output.dense.bias"]
-        for i in (1, 2):
-            state[f"{new}mlp.fc{i}.weight"] = linear[f"{node}mlp/fc{i}"]
-            state[f"{new}mlp.fc{i}.bias"] = arrays[f"{old}mlp.fc{i}.bias"]
-            state[f"{new}norm{i}.weight"] = arrays[f"{old}norm{i}.weight"]
-            state[f"{new}norm{i}.bias"] = arrays[f"{old}norm{i}.bias"]
-            state[f"{new}ls{i}.gamma"] = arrays[f"{old}layer_scale{i}.lambda1"]
+    state = {name.removeprefix("model."): array for name, array in arrays.items() if name.startswith("model.")}
+    # Linear weights lost their names in the export: the MatMul that uses one still has it, as /blocks.0/attn/qkv/MatMul.
+    # Transposed they are as torch keeps them, (out, in).
+    for node in model.graph.node:
+        if node.op_type == "MatMul" and node.input[1] in arrays:
+            layer = node.name.removeprefix("/").removesuffix("/MatMul").replace("/", ".")
+            state[f"{layer}.weight"] = arrays[node.input[1]].T
+    # The class token and its position are the same vector in DINOv2, and the export kept it once.
+    state["pos_embed"] = np.concatenate([state["cls_token"], arrays["onnx::Reshape_1360"]], axis=1)
     return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in state.items()}
 
 

