@@ -54,6 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     maker = load("make_bundle")
     weights = folder / "some.safetensors"
     weights.write_bytes(b"weights")
+    (folder / "some.safetensors.sha256").write_text("of the hub")
 
     def collect_wheels(wheels: Path, extras: str) -> list[Path]:
         wheels.mkdir()
@@ -165,6 +166,7 @@ def test_every_file_has_a_checksum_that_others_can_read(made: Path) -> None:
     listed = {line.split("  ")[1] for line in (made / "SHA256SUMS").read_text().splitlines()}
     assert listed == {p.relative_to(made).as_posix() for p in made.rglob("*") if p.is_file()} - {"SHA256SUMS"}
     assert {"install.sh", "install.bat", "install.py", "README.txt", "Containerfile"} <= listed
+    assert {"weights/some.safetensors", "weights/some.safetensors.sha256"} <= listed
     if checker := shutil.which("sha256sum"):
         subprocess.run([checker, "--check", "--quiet", "SHA256SUMS"], cwd=made, check=True)
 

@@ -52,7 +52,9 @@ def make_bundle(out: Path, extras: str, weights: Sequence[str]) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     (partial / "weights").mkdir(parents=True)
     for name in weights:
-        shutil.copy2(fetch(name, progress=print), partial / "weights")
+        path = fetch(name, progress=print)
+        for file in path.parent.glob(f"{path.name}*"):  # weights of the hub have their hash beside them
+            shutil.copy2(file, partial / "weights")
     wheels = collect_wheels(partial / "wheels", extras)
     for file in CARRIED:
         shutil.copy2(file, partial)
