@@ -174,7 +174,7 @@ def musc_forms(data: Path, options: argparse.Namespace) -> None:
         for count in (len(grids), *(count for count in SUBSETS if count < len(grids))):
             part = MuSc(backbone=options.backbone, max_references=count)
             started = time.perf_counter()
-            with mock.patch.object(part, "read", lambda _: iter(grids)):
+            with mock.patch.object(MuSc, "reader", lambda _self, _images: iter(grids)):
                 found = list(part.detect(()))
             seconds = time.perf_counter() - started
             maps = [detection.map for detection in found]

@@ -108,7 +108,7 @@ def frozen_features(store: RegionStore, model: AnomalyNCD) -> dict[str, np.ndarr
         encoder = RegionEncoder(model.model_.vit(), only_token, input_size=config.model.input_size)
         pairs = [store.crop(i) for i in range(len(store.regions))]
         crops, masks = (np.stack(pictures) for pictures in zip(*pairs, strict=True))
-        _class_tokens[store.run.path] = encoder.encode_crops(crops, masks)["class_token"][:, 0].astype(np.float32)
+        _class_tokens[store.run.path] = encoder.encode_crops(crops, masks)["class_token"][:, 0, 0].astype(np.float32)
     return {"default features": space.transform(store.parts), "class token": _class_tokens[store.run.path]}
 
 

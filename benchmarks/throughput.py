@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from common import machine, peak_mb, positive, print_table
 
+from anomalyncd.assign.false_alarms import NEAR
 from anomalyncd.binarize.mebin import choose_run, thresholds
 from anomalyncd.binarize.prepare import prepare_map
 from anomalyncd.data.dataset import Dataset, Sample
@@ -38,11 +39,11 @@ from anomalyncd.data.images import read_image
 from anomalyncd.demo import make_line
 from anomalyncd.discovery.classify import Prediction, joined
 from anomalyncd.estimator import AnomalyNCD
-from anomalyncd.grid import kept_patches, patch_means
-from anomalyncd.learn.features import dilate, focused, weighted_mean
+from anomalyncd.grid import kept_patches, patch_means, top_mean
+from anomalyncd.learn.features import focused, map_weights, unit, weighted_mean
 from anomalyncd.learn.views import dihedral
 from anomalyncd.progress import Terminal
-from anomalyncd.regions.extract import Extracted, _shrink_mask, shrink, solid
+from anomalyncd.regions.extract import CUT_RATE, Extracted, shrink, shrink_map, solid
 from anomalyncd.regions.find import cut, cut_map, find_regions
 from anomalyncd.regions.records import ImageRecord
 from anomalyncd.run.detector import read_detector
@@ -182,14 +183,14 @@ def straightforward(model: AnomalyNCD, run: Path, items: list[Sample], clock: Cl
     fitted, config = model.model_, model.model_.config
     vit, features, size = fitted.vit(), model.model_.config.features, model.model_.config.model.input_size
     detector = read_detector(run, config) if config.detect.name else None
-    block = vit.n_blocks - 2 if features.block is None else features.block
+    blocks, image_size = fitted.extractor().encoder.blocks, config.model.image_size
     grid = (size // vit.patch_size[0], size // vit.patch_size[1])
     labels: dict[str, int] = {}
 
     def tokens(picture: np.ndarray) -> np.ndarray:
         tensor = torch.from_numpy(np.ascontiguousarray(picture[None])).permute(0, 3, 1, 2)
         every = vit.block_tokens(tensor, range(vit.n_blocks))  # the whole network, as forward_intermediates runs it
-        return every[block][:, vit.n_prefix :].numpy()
+        return np.stack([every[block][:, vit.n_prefix :].numpy() for block in blocks], axis=1)
 
     def weights(mask: np.ndarray, scores: np.ndarray) -> np.ndarray:
         keep = kept_patches(mask[None], grid, threshold=vit.mask_threshold, keep_thin=vit.keep_thin)
@@ -209,23 +210,24 @@ def straightforward(model: AnomalyNCD, run: Path, items: list[Sample], clock: Cl
                 found, components = find_regions(mask, image.shape[:2], scores=scores)
                 cuts = [cut(image, components, region, config.crop.size) for region in found]
             with clock("warm" if warm else "network"):
-                parts: dict[str, list[np.ndarray]] = {name: [] for name in ("patches", "context", "surround")}
+                parts: dict[str, list[np.ndarray]] = {name: [] for name in ("patches", "image")}
                 for region, (crop, crop_mask) in zip(found, cuts, strict=True):
-                    near = cut_map(scores, image.shape[:2], region.square, config.crop.size)
-                    whole, far = shrink(image, size), _shrink_mask(scores, size)
-                    inside = _shrink_mask(np.isin(components, region.labels), size)
+                    near = cut_map(values, image.shape[:2], region.square, config.crop.size)
+                    whole, far = shrink(image, image_size), shrink_map(values, image_size)
                     views = defaultdict(list)
                     for view in range(features.views):
-                        turned = [dihedral(p[None], view)[0] for p in (crop, crop_mask, near, whole, inside, far)]
+                        turned = [dihedral(p[None], view)[0] for p in (crop, crop_mask, near, whole, far)]
                         views["patches"].append(weighted_mean(tokens(turned[0]), weights(turned[1], turned[2])))
-                        around, share = tokens(turned[3]), weights(turned[4], turned[5])
-                        views["context"].append(weighted_mean(around, share))
-                        views["surround"].append(weighted_mean(around, dilate(share, grid)))
+                        sides = (image_size // vit.patch_size[0], image_size // vit.patch_size[1])
+                        share = map_weights(patch_means(turned[4][None], sides))
+                        views["image"].append(weighted_mean(tokens(turned[3]), share))
                     for name, vectors in views.items():
-                        parts[name].append(np.stack([v[0] / np.linalg.norm(v[0]) for v in vectors]))
+                        parts[name].append(np.stack([unit(v[0]) for v in vectors]))
             with clock("warm" if warm else "classes"):
                 records = [replace(region, image=item.id, region=number) for number, region in enumerate(found)]
-                out = Extracted([ImageRecord(0, item.id, *image.shape[:2], n_regions=len(found))], records)
+                out = Extracted(
+                    [ImageRecord(0, item.id, *image.shape[:2], n_regions=len(found), score=top_mean(values))], records
+                )
                 out.parts = {name: np.stack(rows).astype(np.float16) for name, rows in parts.items() if rows}
                 labels[item.id] = int(model_labels(model, out)[0])
         clock.seconds.pop("warm", None)
@@ -248,8 +250,10 @@ def sweep(fitted, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     run = choose_run(counts, config.min_interval, config.rule)
     if run is not None:
         return masks[run.last] > 0, scores
-    if 0 < fitted.cut_score <= scores.max():
-        return solid(scores >= fitted.cut_score, config.erosion), scores
+    normal, score = fitted.false_alarms and fitted.false_alarms.scores, top_mean(values)
+    if normal is not None and float(normal.probability(score)) < NEAR:
+        cut_out = values >= min(normal.level(CUT_RATE), score)
+        return kept if (kept := solid(cut_out, config.erosion)).any() else cut_out, scores
     return np.zeros(values.shape, bool), scores
 
 

@@ -1,4 +1,7 @@
-"""Settings: presets, layers, files, and what a user is told about a wrong one."""
+"""Settings: presets, layers, files, and what a user is told about a wrong one.
+
+Covers settings_text.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anomalyncd.config import REMOVED, Config, make_config, merge_layers, parse_setting, read_config, setting_names
+from anomalyncd.config import (
+    REMOVED,
+    REPLACED,
+    Config,
+    make_config,
+    merge_layers,
+    setting_names,
+)
 from anomalyncd.errors import SettingsError
+from anomalyncd.settings_text import parse_setting, read_config
 
 
 def test_later_layers_win_and_others_stay() -> None:
@@ -63,7 +74,11 @@ def test_wrong_preset_names_the_right_ones(preset: object) -> None:
         ({"n_classes": 0, "has_normal": False}, "n_classes"),
         ({"n_classes": 10**12}, "n_classes"),
         ({"crop": {"size": 100}}, r"crop.size \(100\) must be at least model.input_size \(224\)"),
-        ({"features": {"patches": 0, "context": 0, "surround": 0}}, "at least one of class_token"),
+        ({"features": {"patches": 0, "image": 0}}, "at least one of class_token, patches and image"),
+        ({"features": {"surround": 0}}, "no setting features.surround any more: see features.image."),
+        ({"features": {"block": 3}}, "no setting features.block any more: see features.blocks."),
+        ({"features": {"blocks": []}}, "features.blocks: "),
+        ({"features": {"blocks": [3, -1]}}, "features.blocks.1: .* but got -1."),
         ({"learn": {"train_last_block": True}}, "needs features.class_token above 0"),
     ],
 )
@@ -88,7 +103,8 @@ def test_yaml_round_trip(preset: str, tmp_path: Path) -> None:
 
 
 def test_what_was_removed_is_no_setting() -> None:
-    assert not {*REMOVED} & {*setting_names()}
+    assert not {*REMOVED, *REPLACED} & {*setting_names()}
+    assert {*REPLACED.values()} <= {*setting_names()}
 
 
 def test_every_setting_can_be_set_by_its_name() -> None:

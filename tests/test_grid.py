@@ -3,7 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from anomalyncd.grid import kept_patches, patch_means, starts, to_map
+from anomalyncd.grid import kept_patches, patch_means, starts, to_map, top_mean
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,21 @@ def test_map_has_the_images_aspect(image_size, expected, sigma):
     values = to_map(np.full((2, 3), 0.7, np.float32), image_size, map_size=64, sigma=sigma)
     assert values.shape == expected and values.dtype == np.float32
     np.testing.assert_allclose(values, 0.7, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (9, 11), (40, 50), (256, 171)])
+@pytest.mark.parametrize("share", [1e-9, 0.01, 0.5, 1.0])
+def test_mean_of_the_highest(shape, share):
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    count = max(1, round(share * values.size))
+    expected = sum(sorted(values.ravel().tolist(), reverse=True)[:count]) / count
+    assert top_mean(values, share) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    holes = np.concatenate([values.ravel(), np.float32([np.nan, np.inf, -np.inf, np.nan])])
+    assert top_mean(holes, share) == top_mean(values, share)
+
+
+def test_mean_of_nothing():
+    assert np.isnan(top_mean(np.float32([[np.nan, np.inf]])))
 
 
 def test_map_keeps_places():

@@ -16,7 +16,7 @@ SOURCE = TESTS.parent / "src" / "anomalyncd"
 # is learned (discovery.model, how it classifies) and what changes a run (relearn, update).
 FLOORS = (
     ("errors", "labels", "progress"),
-    ("config", "checksums"),
+    ("config", "settings_text", "checksums"),
     ("data", "grid"),
     ("model", "metrics", "assign"),
     ("detect", "learn", "binarize"),
@@ -36,7 +36,8 @@ UPPER = ("report", "review", "serve", "export", "bench", "cli")
 OPEN_TO_UPPER = {
     "run.finished", "run.evaluate", "run.folder", "run.stages", "run.writer", "run.detector.detector_config",
     "run.tables.REGION_COLUMNS", "discovery.classify", "discovery.detect", "discovery.maps.make_maps", "discovery.masks",
-    "discovery.relearn.relearn", "discovery.relearn.Move", "discovery.torchrun.together", "discovery.model.DiscoveryModel",
+    "discovery.maps.normal_samples", "discovery.relearn.relearn", "discovery.relearn.Move", "discovery.torchrun.together",
+    "discovery.model.DiscoveryModel",
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.config import make_config, parse_setting, read_config
+from anomalyncd.config import make_config
 from anomalyncd.data import load_base, load_dataset, read_image, read_map, read_mask
 from anomalyncd.data.images import decode
 from anomalyncd.data.maps import StackRow, open_stack, read_row_names
@@ -28,6 +28,7 @@ from anomalyncd.run.evaluate import evaluate_run, read_labels
 from anomalyncd.run.finished import FinishedRun, read_corrections
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import RegionStore
+from anomalyncd.settings_text import parse_setting, read_config
 
 from .scenes import small_line
 from .seeds import Seeds, picture_seeds, text_seeds, weight_seeds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .errors import SettingsError
 
 Preset = Literal["fast", "paper"]
-LONGEST_FILE = 1_000_000  # characters
 
 
 class Section(BaseModel):
@@ -31,6 +29,12 @@ class DetectConfig(Section):
     )
     settings: dict[str, Any] = Field(
         default_factory=dict, description="arguments of that detector, for example size or tile"
+    )
+    false_alarms: float = Field(
+        0.02,
+        gt=0,
+        le=0.3,
+        description="share of normal images that may be called defective; another share re-labels a run in seconds",
     )
 
 
@@ -55,8 +59,8 @@ class CropConfig(Section):
     whole_image: bool = Field(False, description="no cropping: the whole image for every region (paper Table 8)")
     no_region: Literal["gate", "normal", "learned"] = Field(
         "gate",
-        description="an image without a stable region: normal, unless its map scores like a defect, which is cut out at "
-        "that score; always normal; or learned with an empty mask as the paper's code does",
+        description="an image without a stable region: normal, unless its map scores unlike a normal one, then the highest "
+        "part is cut out; always normal; or learned with an empty mask as the paper's code does",
     )
     size: int = Field(224, ge=16, le=2048, description="side in pixels of a stored crop")
 
@@ -69,7 +73,10 @@ class ModelConfig(Section):
     guidance: Literal["none", "all", "patch", "class"] = "class"
     guided_blocks: int | None = Field(None, ge=0, description="L_m; none = from block 3 on, as in the paper")
     keep_thin: bool = Field(True, description="keep patches of defects too thin to cover half of any patch")
-    input_size: int = Field(224, ge=16, le=2048)
+    input_size: int = Field(224, ge=16, le=2048, description="side in pixels of a crop as the network sees it")
+    image_size: int = Field(
+        336, ge=16, le=2048, description="the same of a whole image, which is a square to the network"
+    )
 
 
 class FeatureConfig(Section):
@@ -77,27 +84,29 @@ class FeatureConfig(Section):
 
     class_token: float = Field(0.0, ge=0, description="weight of the mask-guided class token")
     patches: float = Field(1.0, ge=0, description="weight of the patch tokens averaged under the mask")
-    context: float = Field(0.5, ge=0, description="weight of the same, seen in the whole image")
-    surround: float = Field(0.5, ge=0, description="weight of that with the patches around it, in the whole image")
-    block: int | None = Field(None, ge=0, description="block of the patch tokens, from 0; none = the last but one")
+    image: float = Field(0.7, ge=0, description="weight of the patch tokens of the whole image, averaged by its map")
+    blocks: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = Field(
+        None,
+        description="blocks whose patch tokens are used, from 0; none = three quarters in and the last: 8 and 11 of twelve",
+    )
     focus: float = Field(
         0.5,
         ge=0,
         description="weigh patches by the map: e times less for each such share of the region's own range of map values "
         "that a patch lies below the region's peak; 0 = all patches under the mask alike",
     )
-    views: int = Field(4, ge=1, le=8, description="quarter turns, then their mirror images, that are averaged")
+    views: int = Field(1, ge=1, le=8, description="quarter turns, then their mirror images, that are averaged")
     center: bool = Field(True, description="subtract the mean of the fitted regions")
 
     @model_validator(mode="after")
     def _something(self) -> FeatureConfig:
         if not self.weights():
-            raise ValueError("at least one of class_token, patches, context and surround must have a weight above 0")
+            raise ValueError("at least one of class_token, patches and image must have a weight above 0")
         return self
 
     def weights(self) -> dict[str, float]:
         """The parts in use, in the order in which they are joined."""
-        parts = ("class_token", "patches", "context", "surround")
+        parts = ("class_token", "patches", "image")
         return {name: getattr(self, name) for name in parts if getattr(self, name) > 0}
 
 
@@ -110,12 +119,14 @@ class LearnConfig(Section):
         "auto", description="random views for the last block's training; auto: bank on CPU, fresh on a GPU"
     )
     bank_views: int = Field(8, ge=2, le=256, description="V, random views kept for each crop")
-    normal: Literal["pinned", "gate", "class"] = Field(
-        "pinned",
-        description="false alarms among regions of maps: those with a low score are examples of the normal class, which "
-        "others may join; or they are left out; or the normal class is learned without examples, as in the paper",
+    normal: Literal["calibrated", "class"] = Field(
+        "calibrated",
+        description="false alarms among regions of maps: told by how normal images score and look, at the rate of "
+        "detect.false_alarms; or a class that is learned like the others, as in the paper",
     )
-    epochs: int = Field(30, ge=0)
+    epochs: int = Field(
+        0, ge=0, description="of training after the start; 0 = classes are the clusters they start from"
+    )
     batch_size: int = Field(32, ge=2)
     learning_rate: float = Field(0.1, gt=0)
     n_heads: int = Field(4, ge=1, le=64)
@@ -209,6 +220,12 @@ REMOVED = {
     "learn.teacher_epochs": "40",
     "learn.teacher_step": "4",
 }
+# Settings that once were, and the one to look at now.
+REPLACED = {
+    "features.block": "features.blocks",
+    "features.context": "features.image",
+    "features.surround": "features.image",
+}
 
 # What the paper's own run differs in from our default.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -219,8 +236,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "features": {
             "class_token": 1,
             "patches": 0,
-            "context": 0,
-            "surround": 0,
+            "image": 0,
             "focus": 0,
             "views": 1,
             "center": False,
@@ -260,6 +276,8 @@ def _in_words(problem: Mapping[str, Any]) -> str:
     name = ".".join(map(str, problem["loc"]))
     if name in REMOVED:
         return f"there is no setting {name} any more: it is always {REMOVED[name]}."
+    if name in REPLACED:
+        return f"there is no setting {name} any more: see {REPLACED[name]}."
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, [*setting_names(), *Config.model_fields], n=1)
         return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else ".")
@@ -282,51 +300,6 @@ def setting_names() -> list[str]:
         else:
             names.append(name)
     return names
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Settings of a YAML file as a nested dictionary."""
-    if not os.path.isfile(path):  # a pipe or a device might never end
-        raise SettingsError(f"{path}: expected a YAML file of settings, none found.")
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(LONGEST_FILE + 1)
-        if len(text) > LONGEST_FILE:
-            raise ValueError(f"it has more than {LONGEST_FILE:,} characters")
-        settings = _safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise SettingsError(f"{path}: cannot be read as a YAML file of settings ({error}).") from error
-    if settings is not None and not isinstance(settings, dict):
-        raise SettingsError(f"{path}: expected settings as `name: value`, but got {type(settings).__name__}.")
-    return {str(name): value for name, value in (settings or {}).items()}
-
-
-def _safe_load(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def parse_setting(text: str) -> dict[str, Any]:
-    """`learn.epochs=5` as a nested dictionary, the value read as YAML.
-
-    Examples
-    --------
-    >>> parse_setting("learn.epochs=5")
-    {'learn': {'epochs': 5}}
-    """
-    name, sign, value = text.partition("=")
-    if not sign or not name.strip():
-        raise SettingsError(f"a setting must look like learn.epochs=5, but got {text!r}.")
-    try:
-        nested: Any = _safe_load(value)
-    except (ValueError, yaml.YAMLError) as error:
-        raise SettingsError(f"{name.strip()}: {value!r} cannot be read as a value ({error}).") from error
-    for key in reversed(name.strip().split(".")):
-        nested = {key: nested}
-    result: dict[str, Any] = nested
-    return result
 
 
 def merge_layers(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,8 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         masks: Sources | None = None,
         base: Base | None = None,
         detector: str | Detector | None = None,
-        normal: Sources | None = None,
+        normal: Sources | Dataset | None = None,
+        normal_maps: Sources | None = None,
         run: str | Path | None = None,
     ) -> AnomalyNCD:
         """Find the regions of all images, learn classes of regions, and merge them into classes of images.
@@ -133,19 +134,29 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         detector : instead of maps: `musc`, `patchcore`, `module:Class`, or a detector of your own; by default, where there
             are neither maps nor masks, `patchcore` with normal images, else `musc`
         normal : images of normal products for a detector that needs them: a folder, paths or arrays
+        normal_maps : with `maps`, how the same detector sees normal products: one map for each image of `normal`, or maps
+            alone. They tell how normal images score, and so how likely a finding is a false alarm
         run : folder that keeps every stage, so that a second call goes on where the first one ended
         """
         made = detector if isinstance(detector, Detector) else None
         name = f"{type(made).__module__}:{type(made).__qualname__}" if made else detector
         if maps is None and masks is None and not (isinstance(images, Dataset) and not images.is_bare):
             name = name or self._config().detect.name
-        dataset = gather(images, maps, masks, bare=name is not None or normal is not None)
+        normal_images, labelled = gather_normal(normal, normal_maps), gather_base(base)
+        with_maps = normal_images.has_maps
+        to_fit = normal is not None and not with_maps  # a detector
+        dataset = gather(images, maps, masks, bare=name is not None or (to_fit and maps is None and masks is None))
         if dataset.is_bare:
             name = name or ("musc" if normal is None else "patchcore")
-        elif name or normal is not None:
-            raise DataError("give maps, masks or a detector, only one of them.")
+        elif name or to_fit:
+            raise DataError(
+                "give maps, masks or a detector, only one of them; normal images need maps too (normal_maps)."
+            )
+        if with_maps and not dataset.has_maps:
+            raise DataError(
+                "normal_maps say how the detector of `maps` sees normal products, so they go with maps only."
+            )
         config = self._config({"detect": {"name": name}})  # maps that are given outweigh a detector of the settings
-        normal_images, labelled = gather_normal(normal), gather_base(base)
         workspace = None
         if run is None:
             workspace = tempfile.TemporaryDirectory(prefix="anomalyncd-")  # goes with the estimator; `save` copies it

@@ -144,6 +144,26 @@ def to_map(
     return out.astype(np.float32, copy=False)
 
 
+def top_mean(values: npt.NDArray[Any], share: float = 0.01) -> float:
+    """Mean of the highest values of a map, which says how abnormal its image is; the maximum is at the mercy of one patch.
+
+    Parameters
+    ----------
+    values : floats of any shape; those that are NaN or infinite have no say, and the result is NaN where all are
+    share : how many of them count, as a part of 1; at least one does
+
+    Examples
+    --------
+    >>> top_mean(np.float32([[1, 2], [3, np.nan]])), top_mean(np.arange(300.0))
+    (3.0, 298.0)
+    """
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return float("nan")
+    count = max(1, round(share * finite.size))
+    return float(np.partition(finite, -count)[-count:].mean(dtype=np.float64))
+
+
 def patch_means(pictures: Values | Flags, grid: tuple[int, int]) -> Values:
     """Mean over each patch: (B, H, W), whose sides the grid (h, w) divides → (B, h·w) float32.
 

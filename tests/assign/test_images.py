@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anomalyncd.assign.images import image_classes, merge_regions, novel_probabilities
+from anomalyncd.assign.images import image_classes, merge_regions, novel_probabilities, with_normal
 from anomalyncd.config import MergeConfig
 from anomalyncd.errors import DataError
 
@@ -187,3 +187,42 @@ def test_image_classes_equal_loop(rows):
         ranked = sorted(best, key=lambda label: (-best[label], label))
         expected.append(tuple(x for x in ranked if x != 0) if set(ranked) != {0} else (0,))
     assert image_classes(labels, chances, index, 3) == expected
+
+
+@st.composite
+def suspicions(draw):
+    """Class probabilities (R, K) with normal first, as `region_probabilities` has them, chances (R,), and a rate."""
+    n, k = draw(st.integers(1, 12)), draw(st.integers(1, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    defects = rng.dirichlet(np.full(k, draw(st.sampled_from([0.1, 1.0, 50.0]))), n)
+    normal = rng.uniform(0, draw(st.sampled_from([0.0, 0.9])), (n, 1))  # above 0 where a person corrected false alarms
+    chance = np.array(draw(st.lists(st.floats(0, 1), min_size=n, max_size=n)))
+    return np.concatenate([normal, (1 - normal) * defects], axis=1), chance, draw(st.floats(0.001, 0.3))
+
+
+@given(suspicions())
+def test_normal_leaves_room_for_false_alarms(given_):
+    probabilities, chance, rate = given_
+    found = with_normal(probabilities, chance, rate)
+    assert found.shape == probabilities.shape and (found >= 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    kept = found[:, 1:].sum(axis=1) > 1e-9
+    shares = found[kept, 1:] / found[kept, 1:].sum(axis=1, keepdims=True)
+    own = probabilities[kept, 1:] / probabilities[kept, 1:].sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(shares, own, atol=1e-6)  # among the defects nothing changes
+
+
+@given(suspicions())
+def test_normal_if_and_only_if_the_chance_is_above_the_rate(given_):
+    probabilities, chance, rate = given_
+    probabilities = np.concatenate([np.zeros((len(chance), 1)), probabilities[:, 1:]], axis=1)  # not learned
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    labels = with_normal(probabilities, chance, rate).argmax(axis=1)
+    assert ((labels == 0) == (chance > rate)).all()
+
+
+def test_at_the_line_the_label_says_defect():
+    even = np.array([[0, 0.25, 0.25, 0.25, 0.25]])  # a kind so uncertain that normal would be the most probable class
+    assert with_normal(even, np.array([0.02]), 0.02).argmax() > 0
+    assert with_normal(even, np.array([0.0201]), 0.02).argmax() == 0
+    assert with_normal(np.array([[1.0, 0, 0]]), np.array([0.0]), 0.02).sum() == pytest.approx(1)

@@ -13,7 +13,7 @@ from anomalyncd.bench.table import MVTEC, printed
 from anomalyncd.errors import SettingsError
 
 WANTED = [f"table-{number:02d}" for number in (*range(1, 11), 13, 14, 15, 16, 17)] + [
-    "figure-t", "figure-thresholds", "figure-tsne", "combined", "goals", "recipe",
+    "figure-t", "figure-thresholds", "figure-tsne", "combined", "goals", "judgement", "recipe",
 ]  # fmt: skip
 
 
@@ -52,6 +52,20 @@ def test_tables_with_numbers_are_printed_whole(packaged):
         for row in paper_table(found.tables[0])["rows"]:
             if row.get("dataset") == "mtd":
                 assert tuple(row[metric] for metric in found.metrics) in shown, (name, dict(row))
+
+
+def test_the_best_detector_of_the_paper(packaged):
+    """Of the product where the paper prints it, else of the data set; masks are no detector."""
+    asked = packaged["judgement"]
+    best = next(row for row in asked.rows if row.method == "none")
+    found = {name: printed(asked, best, name, "patchcore", None) for name in asked.data}
+    for name in asked.data[:-1]:
+        rows = [row for row in paper_table("17")["rows"] if row["product"] == name]
+        top = max(rows, key=lambda row: row["f1"])
+        assert found[name].detector == top["detector"] and not found[name].averaged
+        assert found[name].metrics == {score: top[score] for score in ("nmi", "ari", "f1")}
+    assert found["mtd"].detector == "patchcore" and found["mtd"].metrics["f1"] == 0.617
+    assert printed(asked, asked.rows[0], "mtd", "patchcore", None).detector == ""
 
 
 def test_figures_of_the_product_come_before_those_of_the_whole_data_set(packaged):

@@ -32,7 +32,7 @@ def test_run_writes_and_prints_a_table(tmp_path: Path, product: Path):
     own = tmp_path / "own.yaml"
     rows = [
         {"name": "default", "paper": {"method": "anomalyncd"}},
-        {"name": "other", "settings": {"learn": {"epochs": 0}}},
+        {"name": "other", "settings": {"learn": {"epochs": 1}}},
     ]
     content = {"name": "own", "title": "My own", "tables": ["14"], "sources": ["masks"], "rows": rows}
     own.write_text(yaml.safe_dump(content))

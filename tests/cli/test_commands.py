@@ -7,6 +7,7 @@ tests/serve/test_server.py.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ from anomalyncd.model.backbone import tiny_vit
 from command import call, fail
 
 FAST = ["--backbone", "tiny", "--set", "features.views=1", "--set", "learn.epochs=2"]
-KEYS = {"nmi", "ari", "f1", "n_images", "n_classes", "n_true_classes", "n_skipped"}
+KEYS = {"nmi", "ari", "f1", "ece", "n_images", "n_classes", "n_true_classes", "n_skipped"}
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +58,8 @@ def test_discover_writes_the_run_folder(run: Path) -> None:
     }  # fmt: skip
     images, regions = pd.read_csv(run / "images.csv"), pd.read_csv(run / "regions.csv")
     assert list(images.columns) == [
-        "image", "label", "class_name", "probability", "classes", "n_regions", "unknown", "p_0", "p_1", "p_2", "p_3",
-        "true_label",
+        "image", "label", "class_name", "probability", "classes", "n_regions", "unknown", "false_alarm", "p_0", "p_1",
+        "p_2", "p_3", "true_label",
     ]  # fmt: skip
     assert images["image"].tolist() == sorted(images["image"]) and "good/000.png" in images["image"].tolist()
     assert (images["image"].str.split("/").str[0] == images["true_label"]).all()
@@ -80,7 +81,9 @@ def test_discover_says_what_it_found_and_what_to_do_next(line: Path, tmp_path: P
 
 def test_maps_and_seeds(line: Path, tmp_path: Path) -> None:
     result = discover(line, "--out", tmp_path / "run", "--seed", 3, "--quiet", kind="maps")
-    assert "--maps MAPS" in result.stdout and result.stderr == ""
+    assert "--maps MAPS" in result.stdout
+    (warning,) = result.stderr.splitlines()  # of 14 images, three normal
+    assert warning.startswith("warning: the scores show no two groups of images") and "--normal-maps" in warning
     assert "random_state: 3" in (tmp_path / "run/config.yaml").read_text()
     assert set(labels(tmp_path / "run").values()) <= {0, 1, 2, 3}
 
@@ -102,7 +105,9 @@ def test_a_table_gives_what_folders_give(line: Path, run: Path, tmp_path: Path) 
 
 def test_no_normal(line: Path, tmp_path: Path) -> None:
     result = discover(line, "--out", tmp_path / "run", "--no-normal")
-    assert "taken whole" in result.stderr and "warning" not in result.stderr
+    assert "taken whole" in result.stderr
+    warnings = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert all("no image is of this class in the end" in line for line in warnings)
     assert set(labels(tmp_path / "run").values()) <= {1, 2, 3, 4}
     assert (pd.read_csv(tmp_path / "run/images.csv")["n_regions"] >= 1).all()
 
@@ -184,6 +189,7 @@ def test_evaluate(run: Path) -> None:
         "NMI",
         "ARI",
         "F1",
+        "calibration error",
         "normal precision",
         "hole",
         "scratch",
@@ -195,8 +201,18 @@ def test_evaluate(run: Path) -> None:
     printed = call("evaluate", run, "--json").stdout
     figures = json.loads(printed)
     assert printed.count("\n") == 1 and set(figures) == KEYS
+    assert 0 <= figures["ece"] <= 1
     assert figures["n_images"] == 12 and figures["n_true_classes"] == 4 and figures["n_skipped"] == 0
     assert figures["n_classes"] == len(set(labels(run).values()))
+
+
+def test_evaluate_does_without_probabilities_that_are_none(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    whole = json.loads(call("evaluate", run, "--json").stdout)
+    table = pd.read_csv(copy / "images.csv")
+    table["probability"] = table["probability"].where(table.index > 0)
+    table.to_csv(copy / "images.csv", index=False)
+    assert json.loads(call("evaluate", copy, "--json").stdout) == {**whole, "ece": None}
 
 
 def test_evaluate_with_a_table_of_labels(run: Path, tmp_path: Path) -> None:

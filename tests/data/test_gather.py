@@ -129,3 +129,49 @@ def test_normal_images(tmp_path: Path) -> None:
     assert gather_normal(tmp_path).ids == ["0.png"]
     with pytest.raises(DataError, match="normal: expected at least one image"):
         gather_normal([])
+
+
+def test_normal_images_with_maps(tmp_path: Path) -> None:
+    pairs = gather_normal([IMAGE, IMAGE], [MAP, MAP])
+    assert [sample.map is MAP for sample in pairs] == [True, True] and pairs.has_maps and pairs[0].image is IMAGE
+    for name in ("0", "1"):
+        picture(tmp_path / f"train/good/{name}.png")
+        (tmp_path / "maps").mkdir(exist_ok=True)
+        np.save(tmp_path / f"maps/{name}.npy", MAP)
+    for folder in (tmp_path / "train/good", tmp_path):  # also the product itself, in MVTec AD's layout
+        found = gather_normal(folder, tmp_path / "maps")
+        assert found.ids == ["0.png", "1.png"] and [sample.map for sample in found] == [
+            tmp_path / "maps/0.npy", tmp_path / "maps/1.npy",
+        ]  # fmt: skip
+        assert set(found.folders) == {folder, tmp_path / "maps"}, "a run must lie outside of both"
+
+
+def test_maps_of_normal_products_alone(tmp_path: Path) -> None:
+    """Each sample's image is its map: it can be counted, not looked at."""
+    (tmp_path / "maps/deep").mkdir(parents=True)
+    np.save(tmp_path / "maps/deep/0.npy", MAP)
+    picture(tmp_path / "maps/1.png")
+    (tmp_path / "maps/notes.txt").touch()
+    found = gather_normal(None, tmp_path / "maps")
+    assert sorted(found.ids) == ["1.png", "deep/0.npy"] and found.has_maps
+    assert all(sample.image is sample.map for sample in found)
+    listed = gather_normal(None, [MAP, tmp_path / "maps/deep/0.npy", str(tmp_path / "maps/1.png")])
+    assert len(listed) == 3 and all(sample.image is sample.map for sample in listed)
+
+
+@pytest.mark.parametrize(
+    ("normal", "maps", "words"),
+    [
+        ([IMAGE, IMAGE], [MAP], "expected one map for each of 2 images"),
+        ([IMAGE], [None], "the map of image 0 is None"),
+        ([IMAGE], "somewhere", "maps must be a list too"),
+        ([], [], "the list of images is empty"),
+        (None, "nowhere", "nowhere: expected a folder of anomaly maps of normal images"),
+        (None, [3], "normal map 0: expected a path or a NumPy array, but got int"),
+        (None, [], "expected at least one"),
+        ("nowhere", "maps", "nowhere: expected a folder of normal images"),
+    ],
+)
+def test_normal_maps_that_do_not_fit(normal: Any, maps: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        gather_normal(normal, maps)

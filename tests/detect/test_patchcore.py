@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from anomalyncd.detect import PatchCore
-from anomalyncd.detect.patchcore import PatchBank, RandomPool, greedy_coreset, locally_aware, reweighted, turns
+from anomalyncd.detect import MuSc, PatchCore, patchcore
+from anomalyncd.detect.patchcore import PatchBank, RandomPool, greedy_coreset, locally_aware, turns
 from anomalyncd.errors import DataError, SettingsError
 
 TINY = {"backbone": "tiny", "size": 96, "map_size": 96, "device": "cpu"}
@@ -17,8 +17,10 @@ def pictures(count, seed=0):
     return list(np.random.default_rng(seed).integers(90, 130, (count, 96, 96, 3), dtype=np.uint8))
 
 
+@pytest.mark.parametrize("candidates", [1, 3, 256])
 @pytest.mark.parametrize("seed", range(4))
-def test_coreset_is_the_farthest_point_every_time(seed):
+def test_coreset_is_the_farthest_point_every_time(seed, candidates, monkeypatch):
+    monkeypatch.setattr(patchcore, "CANDIDATES", candidates)
     features = rows(60, seed=seed)
     chosen = greedy_coreset(features, 25, seed=seed).tolist()
     exact = features.double()
@@ -70,31 +72,69 @@ def test_nearest_rows(count, faiss):
     assert found.equal(expected.indices)
 
 
-def test_image_score_against_the_formula():
-    bank, patch = rows(40), rows(1, seed=2)[0]
-    distances = [float((patch - row).norm()) for row in bank]
-    nearest = int(np.argmin(distances))
-    around = sorted(range(40), key=lambda row: float((bank[row] - bank[nearest]).norm()))[:9]
-    assert nearest in around
-    weight = 1 - np.exp(distances[nearest]) / sum(np.exp(distances[row]) for row in around)
-    found = reweighted(patch, distances[nearest], nearest, bank)
-    assert found == pytest.approx(weight * distances[nearest], rel=1e-5)
+def test_image_score_is_the_mean_of_the_highest_of_its_map():
+    detector = PatchCore(**TINY).fit(pictures(3))
+    found = next(detector.detect(pictures(1, seed=9)))
+    assert found.score == pytest.approx(np.sort(found.map.ravel())[-92:].mean(), rel=1e-5)  # 1 % of 96²
 
 
-def test_image_score_with_a_bank_of_one_row_is_the_distance():
-    assert reweighted(torch.zeros(2), 5.0, 0, torch.tensor([[3.0, 4.0]])) == 5.0
+def without(detector, image, place, radius):
+    """The map that a bank without the rows of one image gives, found the slow way."""
+    rest = PatchCore(sigma=0, radius=radius, **TINY)
+    kept = detector.memory.owner != place
+    rest.restore({"bank": detector.memory.bank[kept], "owner": detector.memory.owner[kept]})
+    return next(rest.detect([image]))
 
 
-def test_image_score_of_detect_is_that_of_its_most_abnormal_patch():
-    detector = PatchCore(sigma=0, **TINY).fit(pictures(3))
-    image = pictures(1, seed=9)[0]
-    found = next(detector.detect([image]))
-    patches = locally_aware(next(detector.reader([image])).blocks, 1)
-    matrix = torch.cdist(patches.double(), detector.memory.rows.double())
-    worst = int(matrix.amin(dim=1).argmax())
-    nearest = int(matrix[worst].argmin())
-    expected = reweighted(patches[worst], float(matrix[worst, nearest]), nearest, detector.memory.rows)
-    assert found.score == pytest.approx(expected, rel=1e-3)
+@pytest.mark.parametrize("settings", [{}, {"bank_size": 50}, {"rotations": 3, "radius": 3}])
+def test_held_out_images_are_seen_as_if_they_had_not_been_there(settings):
+    normal = [*pictures(4), pictures(1, seed=5)[0][:48]]
+    detector = PatchCore(sigma=0, **settings, **TINY).fit(iter(normal))
+    places = [3, 0, 4]
+    found = list(detector.held_out((normal[place] for place in places), places))
+    assert len(found) == 3
+    for one, place in zip(found, places, strict=True):
+        expected = without(detector, normal[place], place, settings.get("radius", 1))
+        np.testing.assert_allclose(one.map, expected.map, atol=2e-4)  # faiss rounds in another way
+        assert one.score == pytest.approx(expected.score, abs=2e-4)
+
+
+def test_held_out_is_a_bank_fitted_on_the_others():
+    normal = pictures(3)
+    found = list(PatchCore(sigma=0, **TINY).fit(normal).held_out(normal, range(3)))
+    for place, one in enumerate(found):
+        others = PatchCore(sigma=0, **TINY).fit(normal[:place] + normal[place + 1 :])
+        np.testing.assert_allclose(one.map, next(others.maps([normal[place]])), atol=2e-4)
+        assert one.map.max() > 10 * next(PatchCore(sigma=0, **TINY).fit(normal).maps([normal[place]])).max()
+
+
+def test_held_out_survives_storing(tmp_path):
+    normal = pictures(3)
+    detector = PatchCore(**TINY).fit(normal)
+    detector.save(tmp_path)
+    loaded = PatchCore.load(tmp_path, device="cpu")
+    for one, again in zip(detector.held_out(normal, range(3)), loaded.held_out(normal, range(3)), strict=True):
+        np.testing.assert_array_equal(one.map, again.map)
+
+
+def test_a_twin_of_a_held_out_image_counts():
+    normal = pictures(1) * 2
+    for found in PatchCore(sigma=0, **TINY).fit(normal).held_out(normal, [0, 1]):
+        assert found.map.max() < 2e-3
+
+
+def test_one_normal_image_leaves_nothing_to_compare_with():
+    normal = pictures(1)
+    assert PatchCore(rotations=2, **TINY).fit(normal).held_out(normal, [0]) is None
+
+
+def test_other_detectors_cannot_tell():
+    assert MuSc(**TINY).held_out(pictures(1), [0]) is None
+
+
+def test_every_row_knows_its_image():
+    detector = PatchCore(rotations=2, **TINY).fit(pictures(3))
+    assert detector.memory.owner.tolist() == [0] * 72 + [1] * 72 + [2] * 72
 
 
 def test_quarter_turns_are_exact_and_others_keep_the_middle():
@@ -122,8 +162,11 @@ def test_rotations_make_a_turned_product_normal():
 def fill(size, seed, pieces=(7, 20, 1, 72)):
     pool = RandomPool(size, seed)
     for piece in torch.arange(sum(pieces)).view(-1, 1).split(pieces):
-        pool.add(piece)
-    return pool.take().flatten().tolist()
+        pool.add(piece, int(piece[0]))
+    kept, owners = pool.take()
+    firsts = np.cumsum([0, *pieces])
+    assert owners.tolist() == [firsts[firsts <= row].max() for row in kept.flatten().tolist()]
+    return kept.flatten().int().tolist()
 
 
 @pytest.mark.parametrize(("size", "expected"), [(10, 10), (99, 99), (100, 100), (500, 100)])
@@ -146,7 +189,7 @@ def test_pool_is_uniform():
 
 
 def test_empty_pool():
-    assert len(RandomPool(3, 0).take()) == 0
+    assert [len(part) for part in RandomPool(3, 0).take()] == [0, 0]
 
 
 def test_features_have_length_one_and_see_every_block():
@@ -187,6 +230,12 @@ def test_maps_are_distances_to_the_bank():
 
 def test_the_pool_bounds_the_bank():
     assert len(PatchCore(pool_size=15, **TINY).fit(pictures(2)).memory.rows) == 15
+
+
+def test_the_bank_is_the_coreset_of_all():
+    bank, plain = (PatchCore(bank_size=size, **TINY).fit(pictures(2)).memory for size in (30, 72))
+    chosen = greedy_coreset(plain.bank, 30)
+    assert bank.bank.equal(plain.bank[chosen]) and bank.owner.equal(plain.owner[chosen])
 
 
 def test_a_map_depends_on_its_image_alone():

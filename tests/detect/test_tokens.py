@@ -1,6 +1,7 @@
 """What built-in detectors share: tokens of images of any size, and their file (tokens.py, base.py)."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_neighbourhood(side, shape):
 def test_grid_keeps_the_aspect(height, width, grid):
     found = next(PatchCore(**TINY).reader([picture(height, width)]))
     assert found.shape == grid and found.size == (height, width)
-    assert found.blocks.shape == (2, *grid, 48)
+    assert found.blocks.shape == (3, *grid, 48)
 
 
 def test_tokens_are_the_networks():
@@ -55,13 +56,16 @@ def test_tokens_are_the_networks():
     vit = MaskGuidedViT(tiny_vit()).eval()
     batch = torch.from_numpy(image).permute(2, 0, 1)[None]
     with torch.no_grad():
-        for place, block in enumerate((3, 1)):
-            torch.testing.assert_close(found.blocks[place].flatten(0, 1), vit.patch_tokens(batch, block)[0])
+        torch.testing.assert_close(found.blocks.flatten(1, 2), vit.patch_tokens(batch, (3, 1))[0])
 
 
-def test_default_blocks_are_the_middle_and_the_last_but_one():
+@pytest.mark.parametrize(
+    ("n_blocks", "expected"), [(12, (5, 8, 11)), (5, (1, 2, 4)), (24, (11, 17, 23)), (2, (0, 1)), (1, (0,))]
+)
+def test_default_blocks_are_spread_over_the_second_half(n_blocks, expected):
     detector = PatchCore(**TINY)
-    assert detector.vit.n_blocks == 5 and detector.used_blocks == (2, 3)
+    detector._vit = SimpleNamespace(n_blocks=n_blocks)
+    assert detector.used_blocks == expected
 
 
 def test_mixed_shapes_keep_their_order():
@@ -168,7 +172,7 @@ def test_tiled_tokens_are_the_weighted_mean_of_the_tiles():
     found = next(detector.reader([image]))
     assert found.shape == (4, 10) and found.size == (32, 80)
     scaled = detector.reader.scaled(image)
-    total, weights = torch.zeros(2, 4, 10, 48), torch.zeros(10)
+    total, weights = torch.zeros(3, 4, 10, 48), torch.zeros(10)
     for start in (0, 3, 6):
         tile = scaled[:, start * 16 : start * 16 + 64]
         blocks = next(PatchCore(**TINY).reader([tile])).blocks

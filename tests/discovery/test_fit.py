@@ -196,7 +196,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_later(
     [
         ({"learn": {"epochs": 3}}, {"model"}),
         ({"features": {"views": 1, "center": False}}, {"model"}),
-        ({"features": {"views": 1, "context": 0.25}}, {"model"}),
+        ({"features": {"views": 1, "image": 0.25}}, {"model"}),
         ({"merge": {"how": "average"}}, set()),
         ({"crop": {"padding": 0.5}}, {"tokens", "model"}),
         ({"features": {"views": 2}}, {"tokens", "model"}),

@@ -290,7 +290,7 @@ def test_a_run_in_which_every_image_has_a_defect(tmp_path: Path) -> None:
 def test_false_alarms_that_only_their_score_tells(line: Path, tmp_path: Path) -> None:
     """A run that does not learn the normal class begins to when a person finds a false alarm."""
     run = tmp_path / "run"
-    fit(line, run, "maps", learn={"epochs": 3, "normal": "gate"})
+    fit(line, run, "maps", learn={"epochs": 3, "normal": "calibrated"})
     assert not DiscoveryModel.read(run).learns_normal
     before, key = by_key(run), of_class(run, 1)[0]
     relearn(run, dict.fromkeys(of_class(run, 2), 3), (), {})

@@ -102,7 +102,9 @@ def test_bad_files_among_good_ones(line: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     result = call("discover", line / "images", "--maps", line / "maps", "--classes", 3, "--out", run, *FAST)
     warnings = [text for text in result.stderr.splitlines() if text.startswith("warning")]
-    assert len(warnings) == 3 and sum("note.png" in text for text in warnings) == 1
+    about_scores = [text for text in warnings if "no two groups" in text]  # seven images are too few to tell
+    assert len(about_scores) == 1
+    assert len(warnings) == 4 and sum("note.png" in text for text in warnings) == 1
     assert "3 files skipped" in result.stdout
     manifest = pd.read_csv(run / "manifest.csv").set_index("image")
     assert manifest["status"].value_counts().to_dict() == {"ok": 7, "skipped": 3}
@@ -180,7 +182,8 @@ def test_maps_with_holes(line: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     result = call("discover", line / "images", "--maps", line / "maps", "--classes", 3, "--out", run, *FAST)
     warnings = [text for text in result.stderr.splitlines() if text.startswith("warning")]
-    assert len(warnings) == 2 and "every pixel is NaN" in warnings[0] and "(and so for 1 more image" in warnings[1]
+    assert len(warnings) == 3 and "no two groups of images" in warnings[0], "three normal images are too few"
+    assert "every pixel is NaN" in warnings[1] and "(and so for 1 more image" in warnings[2]
     manifest = pd.read_csv(run / "manifest.csv", keep_default_na=False).set_index("image")
     assert manifest.loc["scratch/002.png", "status"] == "skipped"
     assert manifest.loc["hole/000.png", "status"] == "ok" and "NaN" in manifest.loc["hole/000.png", "message"]
@@ -240,8 +243,9 @@ def test_no_epoch_at_all(tmp_path: Path) -> None:
     assert model.history_ == AnomalyNCD.load(tmp_path / "run").history_ == []
 
 
-def test_weak_regions_count_where_too_few_are_strong() -> None:
-    """Two bright defects and four faint ones: a gate would leave two regions for three classes."""
+def test_weak_regions_count_where_too_few_are_strong(tmp_path: Path) -> None:
+    """Two bright defects and four faint ones: of ten scores no more than two groups can be told, and so two regions would be
+    left for three classes. Maps of normal products tell the faint ones too."""
     images, maps = [], []
     for index in range(10):
         image, mask = picture(index, defect=index < 6)
@@ -249,8 +253,14 @@ def test_weak_regions_count_where_too_few_are_strong() -> None:
         maps.append(
             cv2.GaussianBlur(mask * np.float32(1.0 if index < 2 else 0.15), (9, 9), 0) + np.float32(index / 1000)
         )
-    model = AnomalyNCD(4, **TINY).fit(images, maps=maps)
-    assert model.model_.least_score == 0 and (model.labels_[:6] > 0).all()
+    model = AnomalyNCD(4, **TINY).fit(images, maps=maps, run=tmp_path / "run")
+    assert "only 2 images score clearly higher than normal ones, fewer than the 3 kinds" in (
+        tmp_path / "run/run.log"
+    ).read_text(encoding="utf-8")
+    assert (model.labels_[:2] > 0).all() and (model.labels_[6:] == 0).all()
+    normal_maps = [np.full((64, 64), level / 1000, np.float32) for level in range(4, 12)]
+    model = AnomalyNCD(4, **TINY).fit(images, maps=maps, normal_maps=normal_maps)
+    assert (model.labels_[:6] > 0).all() and (model.labels_[6:] == 0).all()
 
 
 def test_a_picture_that_cannot_be_drawn_fails_no_run(

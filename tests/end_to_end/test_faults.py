@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anomalyncd.checksums import seal, unseal
-from anomalyncd.config import make_config, read_config
+from anomalyncd.config import make_config
 from anomalyncd.data import load_dataset, read_image, read_map, read_mask
 from anomalyncd.errors import AnomalyNCDError, BadFileError, DataError, RunError, SettingsError, WeightsError
 from anomalyncd.model.checkpoint import load_state_dict
 from anomalyncd.run.evaluate import read_labels
+from anomalyncd.settings_text import read_config
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from faults.disk import full_disks

@@ -33,7 +33,7 @@ from anomalyncd.model.heads import make_projector
 CPU = torch.device("cpu")
 SIDE = 64
 N_REGIONS = 11
-FEATURES = {"class_token": 1.0, "patches": 0.5, "context": 0, "surround": 0, "views": 2}
+FEATURES = {"class_token": 1.0, "patches": 0.5, "image": 0, "views": 2}
 # Eleven regions: batches of 4, 4, 3 (the last one incomplete, none divisible by 3); of 3, 3, 3, 2; of 5, 5 (one region is
 # left over and left out); and of 2, which is fewer regions than there are processes in a group of three.
 FITS: dict[str, dict[str, Any]] = {
@@ -65,7 +65,7 @@ def fit(
     layer = {"crop": {"size": 72}, "model": {"input_size": SIDE}, "learn": {"n_heads": 2, "bank_views": 3, **learn}}
     config = make_config(layer, features, preset=preset)
     vit = MaskGuidedViT(copy.deepcopy(tiny_vit())).requires_grad_(False).eval()
-    encoder = RegionEncoder(vit, config.features, input_size=SIDE)
+    encoder = RegionEncoder(vit, config.features, input_size=SIDE, train_last_block=config.learn.train_last_block)
     read: list[int] = []
 
     def regions(count: int, seed: int, labels: np.ndarray | None = None) -> RegionSet:

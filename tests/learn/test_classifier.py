@@ -4,7 +4,6 @@ Covers fit.
 """
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from anomalyncd.learn import fit as module
 from anomalyncd.learn.classifier import Classifier
 from anomalyncd.learn.features import RegionEncoder
 from anomalyncd.learn.fit import BANK, RegionSet, fit_classifier, install
+from anomalyncd.learn.losses import Temperatures
 from anomalyncd.metrics import evaluate
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 
@@ -27,20 +27,20 @@ def no_crops(index):
     raise AssertionError("crops are not needed when only heads learn")
 
 
-def region_set(kinds, seed, *, labels=None, scores=None):
-    """Regions whose patches and context lie around axis `kind` of the 48-dimensional feature space."""
+def region_set(kinds, seed, *, labels=None, scores=None, noise=0.04):
+    """Regions whose patches and image lie around axis `kind` of the 48-dimensional feature space, in two blocks."""
     rng = np.random.default_rng(seed)
     kinds = np.asarray(kinds)
     parts = {}
-    for name in ("patches", "context"):
-        noisy = np.eye(48)[kinds][:, None] + rng.normal(0, 0.04, (len(kinds), 4, 48))
+    for name in ("patches", "image"):
+        noisy = np.eye(48)[kinds][:, None, None] + rng.normal(0, noise, (len(kinds), 4, 2, 48))
         parts[name] = (noisy / np.linalg.norm(noisy, axis=-1, keepdims=True)).astype(np.float16)
     scores = np.ones(len(kinds), np.float32) if scores is None else scores
     return RegionSet(parts, scores, no_crops, labels)
 
 
 def heads_only(**learn):
-    return make_config({"features": {"surround": 0}, "learn": {"epochs": 8, **learn}})
+    return make_config({"learn": {"epochs": 8, **learn}})
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_clear_clusters_are_found(tmp_path, vit, truth, start):
     novel = region_set(truth, seed=1)
     config = heads_only(start=start, epochs=30, entropy_weight=1.0)
     found = fit_classifier(novel, None, 3, config, vit, workspace=tmp_path)
-    assert found.n_classes == 3 and found.n_base == 0 and found.weight.shape == (3, 96)
+    assert found.n_classes == 3 and found.n_base == 0 and found.weight.shape == (3, 192)
     np.testing.assert_allclose(np.linalg.norm(found.weight, axis=1), 1, rtol=1e-5)
     assert evaluate(truth, classes(found, novel.parts)).f1 == 1
     new = region_set([0, 1, 2, 2], seed=9)
@@ -77,7 +77,7 @@ def test_base_classes_are_learned_and_take_no_novel_region(tmp_path, vit, truth,
     novel, base = region_set(truth, seed=1), region_set(labels + 3, seed=2, labels=labels)
     config = heads_only(start=start, epochs=30, entropy_weight=1.0)
     found = fit_classifier(novel, base, 3, config, vit, workspace=tmp_path)
-    assert found.n_base == 2 and found.n_classes == 3 and found.weight.shape == (5, 96)
+    assert found.n_base == 2 and found.n_classes == 3 and found.weight.shape == (5, 192)
     assert np.array_equal(found.cosines(base.parts).argmax(axis=1), labels)
     assert evaluate(truth, classes(found, novel.parts)).f1 == 1
     alike = region_set([3, 4], seed=5)
@@ -103,27 +103,19 @@ def test_the_cluster_with_the_lowest_scores_becomes_the_normal_class(tmp_path, v
         assert np.array_equal(classes(found, novel.parts) == 0, truth == weak)
 
 
-@pytest.mark.parametrize("with_base", [False, True])
-def test_regions_join_the_normal_class_of_pinned_ones_that_look_like_them(tmp_path, vit, truth, with_base):
-    """Kind 0 are false alarms, of which only some are known; no cluster of their own is opened for the others."""
-    labels = np.repeat([0, 1], 6)
-    base = region_set(labels + 3, seed=2, labels=labels) if with_base else None
-    known_normal = (truth == 0) & (np.cumsum(truth == 0) <= 3)
-    novel = replace(region_set(truth, seed=1), known_normal=known_normal)
-    found = fit_classifier(novel, base, 3, heads_only(), vit, workspace=tmp_path, normal=0)
-    assert np.array_equal(classes(found, novel.parts) == 0, truth == 0)
-    assert evaluate(truth, classes(found, novel.parts)).f1 == 1
+@pytest.mark.parametrize(("noise", "sure"), [(0.04, True), (1.0, False)])
+def test_without_training_probabilities_say_how_stable_the_clusters_are(tmp_path, vit, truth, noise, sure):
+    novel = region_set(truth, seed=1, noise=noise)
+    found = fit_classifier(novel, None, 3, heads_only(epochs=0), vit, workspace=tmp_path)
+    chance = novel_probabilities(found.cosines(novel.parts), 0, found.temperature).max(axis=1)
+    assert np.median(chance) > 0.98 if sure else np.median(chance) < 0.9
+    trained = fit_classifier(novel, None, 3, heads_only(epochs=1), vit, workspace=tmp_path)
+    assert trained.temperature == Temperatures.student
 
 
-def test_a_kind_that_is_all_pinned_is_the_normal_class(tmp_path, vit, truth):
-    """All of the largest kind are known to be normal: it becomes the normal class, and the other two kinds the defects."""
-    novel = region_set(truth, seed=1)
-    known_normal = np.zeros(len(truth), bool)
-    known_normal[np.flatnonzero(truth == 1)] = True
-    found = fit_classifier(
-        replace(novel, known_normal=known_normal), None, 3, heads_only(), vit, workspace=tmp_path, normal=0
-    )
-    assert np.array_equal(classes(found, novel.parts) == 0, truth == 1)
+def test_one_region_is_one_class(tmp_path, vit):
+    found = fit_classifier(region_set([0], seed=1), None, 1, heads_only(epochs=0), vit, workspace=tmp_path)
+    assert found.n_classes == 1 and np.isfinite(found.weight).all()
 
 
 def test_pseudo_label_correction_works_on_the_normal_column_behind_the_base(tmp_path, vit, truth, monkeypatch):
@@ -145,9 +137,7 @@ def test_pseudo_label_correction_works_on_the_normal_column_behind_the_base(tmp_
 
 def test_the_same_seed_gives_the_same_classifier_and_leaves_torchs_own_generator_alone(tmp_path, vit, truth):
     def weight(seed):
-        config = make_config(
-            {"features": {"surround": 0}, "learn": {"epochs": 2, "start": "random"}, "random_state": seed}
-        )
+        config = make_config({"learn": {"epochs": 2, "start": "random"}, "random_state": seed})
         return fit_classifier(region_set(truth, 1), None, 3, config, vit, workspace=tmp_path).weight
 
     state = torch.random.get_rng_state()
@@ -157,7 +147,7 @@ def test_the_same_seed_gives_the_same_classifier_and_leaves_torchs_own_generator
 
 
 def test_any_seed_can_be_taken(tmp_path, vit, truth):
-    config = make_config({"features": {"surround": 0}, "learn": {"epochs": 1}, "random_state": 20_240_101})
+    config = make_config({"learn": {"epochs": 1}, "random_state": 20_240_101})
     found = fit_classifier(region_set(truth, 1), None, 3, config, vit, workspace=tmp_path)
     assert evaluate(truth, classes(found, region_set(truth, 1).parts)).f1 == 1
 
@@ -194,7 +184,7 @@ def pictures():
 
 def picture_set(pictures, vit, config, labels=None, rows=slice(None)):
     _, crops, masks = pictures
-    encoder = RegionEncoder(vit, config.features, input_size=SIDE)
+    encoder = RegionEncoder(vit, config.features, input_size=SIDE, train_last_block=config.learn.train_last_block)
     return RegionSet(
         encoder.encode_crops(crops[rows], masks[rows]), np.ones(len(crops[rows]), np.float32),
         lambda index: (crops[rows][index], masks[rows][index]), labels,
@@ -206,7 +196,7 @@ def block_config(**learn):
         {
             "crop": {"size": 72},
             "model": {"input_size": SIDE},
-            "features": {"class_token": 1.0, "patches": 0.5, "context": 0, "surround": 0, "views": 2},
+            "features": {"class_token": 1.0, "patches": 0.5, "image": 0, "views": 2},
             "learn": {
                 "train_last_block": True, "epochs": 3, "batch_size": 6, "bank_views": 3, "learning_rate": 0.02,
                 "contrastive_weight": 1.0, "n_heads": 2, **learn,

@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 
 from anomalyncd.errors import DataError
+from anomalyncd.learn import cluster as module
 from anomalyncd.learn.cluster import (
+    DEFAULT_TEMPERATURE,
+    TEMPERATURES,
     by_size,
     centres,
     check_enough,
     kmeans,
     semi_supervised_kmeans,
     squared_distances,
+    stable_temperature,
     ward,
+    ward_kmeans,
 )
 from anomalyncd.learn.features import unit
 
@@ -24,7 +29,11 @@ def blobs():
     return unit((np.eye(3)[truth] + rng.normal(0, 0.02, (16, 3))).astype(np.float32)), truth
 
 
-@pytest.mark.parametrize("cluster", [lambda x, k: kmeans(x, k, seed=0), ward], ids=["kmeans", "ward"])
+@pytest.mark.parametrize(
+    "cluster",
+    [lambda x, k: kmeans(x, k, seed=0), ward, lambda x, k: ward_kmeans(x, k, seed=0)],
+    ids=["kmeans", "ward", "ward_kmeans"],
+)
 def test_obvious_clusters_are_found_and_numbered_by_size(blobs, cluster):
     features, truth = blobs
     assert cluster(features, 3).tolist() == np.array([1, 0, 2])[truth].tolist()
@@ -111,3 +120,73 @@ def test_kmeans_without_labelled_points_is_plain_kmeans():
     np.testing.assert_allclose(centres[np.argsort(centres[:, 0])], expected, atol=1e-4)
     alike = np.ones((4, 2), np.float32)
     assert np.isfinite(semi_supervised_kmeans(alike, alike[:0], np.empty(0, np.int64), 3, seed=0)).all()
+
+
+def test_ward_kmeans_of_few_or_equal_points():
+    assert ward_kmeans(np.float32([[1, 0]]), 1, seed=0).tolist() == [0]
+    assert sorted(ward_kmeans(np.eye(3, dtype=np.float32), 3, seed=0).tolist()) == [0, 1, 2]
+    equal = ward_kmeans(np.ones((6, 2), np.float32), 3, seed=0)
+    assert len(equal) == 6 and set(equal.tolist()) <= {0, 1, 2}
+    with pytest.raises(DataError, match="found 2 anomalous regions, but 3"):
+        ward_kmeans(np.eye(2, dtype=np.float32), 3, seed=0)
+
+
+def test_ward_kmeans_of_many_points_makes_its_tree_of_some(blobs, monkeypatch):
+    features, truth = blobs
+    many, kinds = np.repeat(features, 20, axis=0), np.repeat(truth, 20)
+    sizes = []
+    monkeypatch.setattr(module, "MOST_IN_TREE", 60)
+    plain = module.ward
+    monkeypatch.setattr(module, "ward", lambda some, n: sizes.append(len(some)) or plain(some, n))
+    assert ward_kmeans(many, 3, seed=0).tolist() == np.array([1, 0, 2])[kinds].tolist()
+    assert sizes == [60]
+    assert np.array_equal(ward_kmeans(many, 3, seed=5), ward_kmeans(many, 3, seed=5))
+
+
+def test_ward_kmeans_keeps_a_rare_kind_apart():
+    """Two wide large clusters and a small one: k-means alone may halve a large one and join the small one."""
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], [60, 60, 5])
+    points = unit((np.eye(3)[truth] + rng.normal(0, 0.1, (125, 3))).astype(np.float32))
+    found = ward_kmeans(points, 3, seed=0)
+    assert len(set(zip(truth.tolist(), found.tolist(), strict=True))) == 3
+
+
+def clusters(noise):
+    """Points (90, 12) around three axes, and the directions of their means (3, 12)."""
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], 30)
+    points = unit((np.eye(12)[truth] + rng.normal(0, noise, (90, 12))).astype(np.float32))
+    return points, unit(centres(points, ward_kmeans(points, 3, seed=0), 3))
+
+
+def softmax(logits):
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def test_probabilities_of_clear_clusters_are_near_one_and_of_overlapping_ones_lower():
+    points, weight = clusters(0.02)
+    clear = stable_temperature(points, weight, seed=0)
+    assert clear == pytest.approx(TEMPERATURES[0])
+    assert softmax(points @ weight.T / clear).max(axis=1).min() > 0.999
+    points, weight = clusters(0.6)
+    mixed = stable_temperature(points, weight, seed=0)
+    assert mixed > 3 * clear
+    best = np.sort(softmax(points @ weight.T / mixed).max(axis=1))
+    assert best[:9].mean() < 0.7 and best[-9:].mean() > 0.99  # between clusters, and within one
+    assert mixed == stable_temperature(points, weight, seed=0)
+
+
+def test_the_temperature_where_there_is_too_little_to_measure():
+    points, weight = clusters(0.1)
+    assert stable_temperature(points, weight[:1], seed=0) == DEFAULT_TEMPERATURE
+    assert stable_temperature(points[:5], weight, seed=0) == DEFAULT_TEMPERATURE
+    assert stable_temperature(np.ones((20, 12), np.float32) / math.sqrt(12), weight, seed=0) in TEMPERATURES
+    assert stable_temperature(points[:0], weight, seed=0) == DEFAULT_TEMPERATURE
+
+
+def test_the_temperature_of_many_points_is_measured_on_some(monkeypatch):
+    points, weight = clusters(0.02)
+    monkeypatch.setattr(module, "MOST_RESAMPLED", 30)
+    assert stable_temperature(points, weight, seed=0) == pytest.approx(TEMPERATURES[0])

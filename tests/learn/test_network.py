@@ -70,15 +70,15 @@ def test_without_contrast_there_is_no_projector():
 def test_training_sees_the_features_that_prediction_uses(vit):
     """Class token and frozen vectors are joined as FeatureSpace does it: same order, weights and lengths."""
     space = FeatureSpace({"class_token": 0.7, "patches": 1.5})
-    patches = np.random.default_rng(0).standard_normal((3, 1, 48)).astype(np.float32)
+    patches = np.random.default_rng(0).standard_normal((3, 1, 2, 48)).astype(np.float32)
     space.fit({"patches": patches})
     vectors = torch.from_numpy(space.join({"patches": patches})[:, 0])
     batch = token_batch(vectors)
     with torch.no_grad():
-        trained = RegionNet(96, 3, 1, vit=vit, class_weight=0.7).features(batch)
+        trained = RegionNet(144, 3, 1, vit=vit, class_weight=0.7).features(batch)
         tokens = F.normalize(vit.class_token(batch.tokens, batch.keep), dim=-1).numpy()
     np.testing.assert_allclose(
-        trained, space.transform({"class_token": tokens[:, None], "patches": patches}), atol=1e-5
+        trained, space.transform({"class_token": tokens[:, None, None], "patches": patches}), atol=1e-5
     )
 
 

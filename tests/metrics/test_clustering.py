@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anomalyncd.errors import DataError
-from anomalyncd.metrics import evaluate
+from anomalyncd.metrics import evaluate, expected_calibration_error
 
 pairs = st.lists(
     st.tuples(st.sampled_from(["good", "crack", "hole", "cut"]), st.integers(-1, 3)), min_size=1, max_size=25
@@ -145,6 +145,7 @@ def test_evaluate_gathers_everything_and_is_json():
         "nmi": pytest.approx(slow_nmi(true, pred)),
         "ari": pytest.approx(slow_ari(true, pred)),
         "f1": 0.8,
+        "ece": None,
         "n_images": 5,
         "n_classes": 3,
         "n_true_classes": 3,
@@ -153,6 +154,38 @@ def test_evaluate_gathers_everything_and_is_json():
     assert result.confusion.tolist() == [[1, 1, 0], [2, 0, 0], [0, 0, 1]]
     assert (result.true_names, result.pred_names) == (["crack", "good", "hole"], [0, 1, 2])
     assert (result.normal_precision, result.normal_recall) == (2 / 3, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("true", "pred", "expected"),
+    [
+        (["good", "good", "good", "crack"], [0, 0, 1, 0], (1 / 3, 1.0)),
+        (["good", "good", "crack", "hole"], [0, -1, 0, -1], (0.5, 0.5)),  # unknown is not normal
+        (["hole", "crack"], [0, 2], (None, 0.5)),
+        (["good", "ok"], [0, 2], (0.5, None)),
+    ],
+)
+def test_false_alarms_and_missed_defects(true, pred, expected):
+    found = evaluate(true, pred)
+    assert (found.false_alarms, found.missed) == expected
+
+
+@given(pairs, st.data())
+@settings(max_examples=60, deadline=None)
+def test_an_image_is_right_where_its_label_is_matched(labels, data):
+    true, pred = labels
+    sure = data.draw(st.lists(st.floats(0, 1), min_size=len(true), max_size=len(true)))
+    found = evaluate(true, pred, sure)
+    judged = [(c, found.matching.get(p) == t) for t, p, c in zip(true, pred, sure, strict=True) if p != -1]
+    expected = expected_calibration_error([c for c, _ in judged], [right for _, right in judged]) if judged else None
+    assert found.ece == expected == found.to_json_dict()["ece"]
+    assert evaluate(true, pred).ece is None
+
+
+@pytest.mark.parametrize(("sure", "words"), [([0.5], "each of 2 images"), ([0.5, 1.5], "between 0 and 1")])
+def test_bad_probabilities(sure, words):
+    with pytest.raises(DataError, match=words):
+        evaluate(["a", "b"], [0, 1], sure)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Covers device, heads."""
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -53,11 +54,47 @@ def test_patch_tokens_and_taps_agree_because_class_guidance_leaves_patches_alone
     masks = torch.zeros(2, 64, 64)
     masks[:, :32, :32] = 1
     with torch.no_grad():
-        for block in (1, 3):
-            torch.testing.assert_close(model.trunk(images, masks, tap=block)[2], model.patch_tokens(images, block))
-        tokens, keep, _ = model.trunk(images, masks)
+        tokens, keep, none = model.trunk(images, masks)
+        assert none.shape == (2, 0, 16, 48)
+        for blocks in ((1,), (3, 1)):  # up to the first guided one: behind it patches see a class token that was guided
+            entering, _, patches = model.trunk(images, masks, taps=blocks)
+            torch.testing.assert_close(patches, model.patch_tokens(images, blocks))
+            assert patches.shape == (2, len(blocks), 16, 48) and torch.equal(entering, tokens)
         last = model.vit.blocks[-1](tokens, attn_mask=model.attention_mask(keep, model.n_blocks - 1))
         torch.testing.assert_close(model.class_token(tokens, keep), model.vit.norm(last)[:, 0])
+        entering, _, patches = model.trunk(images, masks, taps=(4, 2))
+        assert torch.equal(entering, tokens) and torch.equal(patches[:, 0], last[:, 1:])
+
+
+@pytest.mark.parametrize(("blocks", "n_run"), [((1,), 2), ((3, 0), 4), ((2, 4), 5)])
+def test_patch_tokens_are_timms_and_nothing_behind_the_last_of_them_is_run(blocks, n_run, monkeypatch):
+    model = MaskGuidedViT(tiny_vit())
+    images = torch.rand(2, 3, 64, 96)
+    with torch.no_grad():
+        expected = model.vit.forward_intermediates(
+            model.normalize(images), indices=sorted(blocks), intermediates_only=True, output_fmt="NLC"
+        )
+        run = []
+        for index, block in enumerate(model.vit.blocks):
+            block.register_forward_hook(lambda *_, index=index: run.append(index))
+        found = model.patch_tokens(images, blocks)
+    for place, block in enumerate(blocks):
+        torch.testing.assert_close(found[:, place], expected[sorted(blocks).index(block)])
+    assert run == list(range(n_run))
+
+
+def test_the_last_block_is_run_for_all_tokens_only_where_they_are_wanted():
+    model = MaskGuidedViT(tiny_vit())
+    run = []
+    model.vit.blocks[-1].register_forward_hook(lambda *_: run.append(True))
+    images, masks = np.zeros((1, 64, 64, 3), np.uint8), np.ones((1, 64, 64), bool)
+    alone, none = model.guided(images, masks, ())
+    token, patches = model.guided(images, masks, (2, 3))
+    assert not run and none.shape == (1, 0, 16, 48) and patches.shape == (1, 2, 16, 48)
+    both, patches = model.guided(images, masks, (2, 4))
+    assert len(run) == 1 and patches.shape == (1, 2, 16, 48)
+    for other in (token, both):
+        np.testing.assert_allclose(other, alone, atol=1e-6)
 
 
 def test_other_input_sizes_than_the_native_one():

@@ -1,34 +1,124 @@
-"""Regions of large maps are shrunk as if the whole map was, but in less time.
+"""What the network is shown of an image: crops, the whole image, and the maps and masks in their frames.
 
 Covers prefetch, records.
 """
 
 from __future__ import annotations
 
-import cv2
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from anomalyncd.config import CropConfig
-from anomalyncd.regions import extract
-from anomalyncd.regions.find import find_regions
+from anomalyncd.assign.false_alarms import NormalScores
+from anomalyncd.binarize.prepare import binarizer_for
+from anomalyncd.config import make_config
+from anomalyncd.data.dataset import Sample
+from anomalyncd.learn.features import CropBatch
+from anomalyncd.regions.extract import Extracted, Extractor, shrink, shrink_map
+
+SETTINGS: dict[str, Any] = {"model": {"input_size": 32, "image_size": 48}, "crop": {"size": 32}}
 
 
-@pytest.mark.parametrize("shape", [(600, 448), (224, 300), (517, 1021), (1009, 701), (150, 900), (100, 90)])
-@pytest.mark.parametrize(("image_size", "merge"), [((320, 320), 0.01), ((61, 97), 0.0), ((1500, 1203), 0.01)])
-def test_shrinking_only_where_the_region_is(
-    shape: tuple[int, int], image_size: tuple[int, int], merge: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noise = cv2.GaussianBlur(np.random.default_rng(sum(shape)).random(shape, np.float32), (0, 0), 3)
-    mask = noise > np.quantile(noise, 0.98)
-    mask[0, 0] = mask[-1, -1] = True
-    regions, components = find_regions(mask, image_size, CropConfig(merge_distance=merge))
-    small = regions[-40:]
-    expected = [extract._shrink_mask(np.isin(components, region.labels), 224) for region in small]
-    if min(shape) >= 224:
-        monkeypatch.delattr(extract, "_shrink_mask")  # slow: none of these needs it
-    assert len(regions) > 1
-    for region, mean in zip(small, expected, strict=True):
-        found = extract._shrink_region(components, region, image_size, 224)
-        np.testing.assert_allclose(found, mean, rtol=0, atol=1e-6)
-        assert found.dtype == np.float32
+def scene() -> tuple[np.ndarray, np.ndarray]:
+    """An image (96, 144, 3) with a large and a small defect, and their mask."""
+    image = np.random.default_rng(0).integers(90, 110, (96, 144, 3), dtype=np.uint8)
+    mask = np.zeros((96, 144), bool)
+    mask[12:48, 12:48] = mask[72:84, 108:114] = True
+    image[mask] = 250
+    return image, mask
+
+
+def prepared(
+    given: dict[str, Any], normal: NormalScores | None = None, *, whole: bool = False, **settings: Any
+) -> Extracted:
+    config = make_config(SETTINGS, {"n_classes": 3, **settings})
+    binarizer = None
+    if "map" in given:
+        binarizer = binarizer_for(config.binarize, has_normal=True).set_state({"low": 0.0, "high": 2.0})
+    extractor = Extractor(config, binarizer, SimpleNamespace(), normal, whole=whole)  # type: ignore[arg-type]
+    return extractor.prepare((0, Sample("a", scene()[0], **given)))
+
+
+def test_with_a_mask_the_whole_image_comes_with_all_its_regions_and_no_map() -> None:
+    image, mask = scene()
+    batch = prepared({"mask": mask}).batch
+    assert batch is not None and len(batch) == 2 and batch.image_of.tolist() == [0, 0]
+    assert batch.crops.shape == (2, 32, 32, 3) and batch.crop_maps is None and batch.context_maps is None
+    assert np.array_equal(batch.contexts, shrink(image, 48)[None])
+    share = mask.reshape(48, 2, 48, 3).mean(axis=(1, 3))
+    assert batch.context_masks.shape == (2, 48, 48)  # each region in its image
+    np.testing.assert_allclose(batch.context_masks.sum(axis=0), share, atol=1e-6)
+
+
+@pytest.mark.parametrize("focus", [0.0, 0.5])
+def test_with_a_map_the_whole_image_comes_with_it_and_crops_only_where_they_need_it(focus: float) -> None:
+    scores = scene()[1].astype(np.float32) * 2
+    found = prepared({"map": scores}, features={"focus": focus}, binarize={"min_map_size": 0, "erosion": 0})
+    batch = found.batch
+    assert batch is not None and batch.context_maps is not None and batch.context_maps.shape == (1, 48, 48)
+    np.testing.assert_allclose(batch.context_maps[0], scores.reshape(48, 2, 48, 3).mean(axis=(1, 3)), atol=1e-5)
+    assert (batch.crop_maps is not None) == (focus > 0)
+
+
+def test_an_image_that_is_learned_without_a_region_keeps_its_map() -> None:
+    scores = np.linspace(0, 0.4, 96 * 144, dtype=np.float32).reshape(96, 144)
+    given = {"crop": {"size": 32, "no_region": "learned"}, "binarize": {"method": "fixed", "fixed_threshold": 0.9}}
+    batch = prepared({"map": scores}, **given).batch
+    assert batch is not None and not batch.masks.any() and not batch.context_masks.any()
+    assert batch.context_maps is not None and np.ptp(batch.context_maps) > 0.1
+    batch = prepared({}, **given).batch  # as in a run on masks: there is no map to follow
+    assert isinstance(batch, CropBatch) and batch.context_maps is None
+
+
+HIGH_THRESHOLD: dict[str, Any] = {"binarize": {"method": "fixed", "fixed_threshold": 0.9, "min_map_size": 0}}
+USUAL = NormalScores(0.1, 0.02, 50)
+
+
+def faint(level: float) -> np.ndarray:
+    """A map (96, 144) in which a rectangle stands out, though below the binariser's threshold."""
+    scores = np.full((96, 144), 0.05, np.float32)
+    scores[20:50, 30:80] = level
+    return scores
+
+
+def test_where_no_region_is_stable_the_highest_part_of_an_odd_map_is_cut_out() -> None:
+    found = prepared({"map": faint(0.5)}, USUAL, **HIGH_THRESHOLD)
+    assert [region.box for region in found.regions] == [(30, 20, 50, 30)]
+    assert found.images[0].threshold == pytest.approx(USUAL.level(0.05)) and found.images[0].score == 0.5
+    assert np.array_equal(found.masks[0], faint(0.5) > 0.1)
+    assert not prepared({"map": faint(0.5)}, None, **HIGH_THRESHOLD).regions, "nothing says what is odd"
+    assert not prepared({"map": faint(0.1)}, USUAL, **HIGH_THRESHOLD).regions, "it scores as normal images do"
+    assert not prepared({"map": faint(0.5)}, USUAL, crop={"no_region": "normal"}, **HIGH_THRESHOLD).regions
+
+
+def test_regions_do_not_depend_on_the_wanted_rate_of_false_alarms() -> None:
+    for level in (0.11, 0.13, 0.15, 0.5):
+        found = [
+            prepared({"map": faint(level)}, USUAL, detect={"false_alarms": rate}, **HIGH_THRESHOLD)
+            for rate in (0.001, 0.3)
+        ]
+        assert found[0].regions == found[1].regions
+
+
+def test_an_odd_image_has_a_region_even_of_hot_pixels() -> None:
+    scores = np.full((96, 144), 0.05, np.float32)
+    scores[::5, ::5] = 0.9  # none of them outlives the erosion
+    found = prepared({"map": scores}, USUAL, **HIGH_THRESHOLD)
+    assert found.regions and found.masks[0].sum() == (scores > 0.5).sum()
+
+
+def test_the_whole_image_where_only_its_looks_matter() -> None:
+    for level in (0.05, 1.9):
+        found = prepared({"map": faint(level)}, whole=True, crop={"size": 32, "no_region": "learned"})
+        assert [region.box for region in found.regions] == [(0, 0, 144, 96)]
+        assert found.images[0].score == pytest.approx(level)
+
+
+def test_a_hair_does_not_vanish_when_it_is_shrunk() -> None:
+    mask = np.zeros((1000, 800), bool)
+    mask[:, 401] = True
+    small = shrink_map(mask, 100)
+    assert small.dtype == np.float32 and small.shape == (100, 100)
+    np.testing.assert_allclose(small.sum(axis=1), 1 / 8, rtol=1e-4)

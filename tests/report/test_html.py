@@ -100,7 +100,7 @@ def make_run(folder: Path, n_images: int = 9, n_regions: int = 1, **changes: Any
         weights = config.features.weights()
         labels = [row[11] for row in regions]
         base = rng.normal(size=(3, 8))
-        part = np.stack([base[label] + 0.1 * rng.normal(size=8) for label in labels])[:, None].astype(np.float16)
+        part = np.stack([base[label] + 0.1 * rng.normal(size=8) for label in labels])[:, None, None].astype(np.float16)
         parts = dict.fromkeys(weights, part)
         space = FeatureSpace(weights).fit(parts)
         vectors = space.transform(parts)

@@ -56,7 +56,7 @@ def test_export_json_says_what_there_is(folder):
     files = {path.name for path in folder.iterdir()} - {"export.json"}
     assert set(stored["sha256"]) == set(stored["files"]) == files
     assert stored["graphs"] == {"patches": "patches.onnx"} and stored["precision"] == "float32"
-    assert stored["inputs_and_outputs"]["patches.onnx"]["inputs"] == {"images": "(batch, 64, 64, 3) uint8"}
+    assert stored["inputs_and_outputs"]["patches.onnx"]["inputs"]["images"] == "(batch, 16*h, 16*w, 3) uint8"
     assert "torch" in stored["made_with"]
 
 
@@ -81,7 +81,7 @@ def test_folders_that_are_no_export(folder, tmp_path):
     with pytest.raises(RunError, match=r"expected an exported run with export.json, none found"):
         Runtime(tmp_path)
     change(folder, version=99)
-    with pytest.raises(RunError, match="as version 99, but this one reads version 2"):
+    with pytest.raises(RunError, match="as version 99, but this one reads version 3"):
         Runtime(folder)
     change(folder, format="coco")
     with pytest.raises(RunError, match="is an export to coco, which holds no network"):

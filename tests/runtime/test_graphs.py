@@ -96,7 +96,7 @@ def test_mutual_scores_are_muscs_and_a_reference_is_not_compared_with_itself(eng
     musc = MuSc(windows=(1, 3), backbone="tiny", device="cpu")
     musc.restore(
         {f"reference_{place:05d}": blocks for place, blocks in enumerate(tensors)}
-        | {"summaries": torch.zeros(7, 1), "maxima": torch.zeros(7)}
+        | {"summaries": torch.zeros(7, 1), "scores": torch.zeros(7)}
     )
     musc.save(tmp_path)
     detector = graph_detector(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from fastapi.testclient import TestClient
 
 from anomalyncd import AnomalyNCD
@@ -71,7 +72,9 @@ def check_same(answer: dict[str, Any], expected: Prediction, place: int) -> None
     row = expected.images.iloc[place]
     assert answer["label"] == row["label"] and answer["class_name"] == row["class_name"]
     assert np.allclose(list(answer["probabilities"].values()), expected.probabilities[place], atol=1e-3)
+    assert answer["false_alarm"] == pytest.approx(row["false_alarm"], abs=1e-3)
     regions = expected.regions[expected.regions["image"] == row["image"]]
+    assert [r["false_alarm"] for r in answer["regions"]] == pytest.approx(regions["false_alarm"].tolist(), abs=1e-3)
     assert [r["label"] for r in answer["regions"]] == regions["label"].tolist()
     boxes = [[r["box"][k] for k in ("x", "y", "width", "height")] for r in answer["regions"]]
     assert boxes == regions[["x", "y", "width", "height"]].to_numpy().tolist()

@@ -42,6 +42,34 @@ def novel_probabilities(logits: ArrayLike, n_base: int, temperature: float = 0.1
     return probabilities
 
 
+def with_normal(probabilities: Floats, chance: Floats, rate: float) -> Floats:
+    """Class probabilities that leave room for a false alarm: odds of a defect are rate / chance.
+
+    So at the line, where a share `rate` of normal images is as suspicious, both are as likely; and a region is called
+    normal if and only if its chance is above `rate`.
+
+    Parameters
+    ----------
+    probabilities : (R, K), normal in the first column, where a person's corrections have made it a class to be learned
+    chance : (R,) that a normal image has something as suspicious
+
+    Examples
+    --------
+    >>> with_normal(np.array([[0, 0.8, 0.2], [0, 0.8, 0.2]]), np.array([0.0, 0.06]), 0.02).round(2).tolist()
+    [[0.0, 0.8, 0.2], [0.75, 0.2, 0.05]]
+    """
+    normal = chance / (chance + rate)
+    defects = probabilities[:, 1:]
+    total = defects.sum(axis=1)
+    defects = np.divide(defects, total[:, None], out=np.zeros_like(defects), where=total[:, None] > 0)
+    if defects.shape[1]:
+        # A defect of an uncertain kind, near the line: the label says defect, and so must the largest probability.
+        largest = defects.max(axis=1)
+        normal = np.where(chance <= rate, np.minimum(normal, 0.999 * largest / (1 + largest)), normal)
+    normal = np.where(total > 0, 1 - (1 - normal) * (1 - probabilities[:, 0]), 1.0)  # no defect is likely at all
+    return np.concatenate([normal[:, None], (1 - normal)[:, None] * defects], axis=1)
+
+
 def merge_regions(
     probabilities: ArrayLike,
     image_index: ArrayLike,

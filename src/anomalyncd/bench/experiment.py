@@ -20,6 +20,7 @@ from .rivals import RIVALS
 OURS, PAPER_ONLY = "anomalyncd", "none"  # methods that are no rival's name
 MASKS, IMAGES_ONLY = "masks", "none"  # sources that are no detector's name
 OF_ALL_ROWS = ("random_state", "backbone", "backbone_weights", "device", "progress")  # arguments that no row sets
+BEST = "best"  # detector of the paper
 EACH = "each"  # base set: every data set that is given, in turn
 
 # What can be measured: the measurement that gives it, and how a table calls it. Measurements are stored one by one, so that
@@ -30,6 +31,11 @@ METRICS = {
     "f1": ("classes", "F1"),
     "normal_precision": ("classes", "normal precision"),
     "normal_recall": ("classes", "normal recall"),
+    "ece": ("classes", "calibration error"),
+    "false_alarms": ("classes", "false alarms"),
+    "missed": ("classes", "missed"),
+    "seconds_image": ("classes", "s an image"),
+    "peak_mb": ("classes", "peak MB"),
     "fpr": ("boxes", "box FPR"),
     "fnr": ("boxes", "box FNR"),
     "aupro": ("boxes", "AUPRO"),
@@ -50,7 +56,8 @@ class Row(Section):
     settings : of AnomalyNCD, nested as in its configuration; of a rival, its own arguments
     source, seeds, base, exclude : instead of the experiment's
     x : where a line figure draws the row; without it the row is a level line
-    paper : columns that find the same row in the paper's tables; data set, detector and base set are added
+    paper : columns that find the same row in the paper's tables; data set, detector and base set are added. The detector
+        `best` is that of the paper's with the highest F1
     """
 
     name: str
@@ -96,6 +103,8 @@ class Experiment(Section):
         each of them; without any, each row has its own `source`
     base : labelled base sets, the first that is given is used; `each` = every data set in turn
     exclude : class folders that are left out
+    layout : `wide`: a line for each row, all metrics in one cell; `long`: a line for each data set, source and row, a column
+        for each metric, which is easier to read where there are many of them
     figure : what is drawn beside the table: metrics against the rows' `x` (called `x_name`), or t-SNE of the features
     """
 
@@ -109,6 +118,7 @@ class Experiment(Section):
     exclude: list[str] = Field(default_factory=lambda: ["combined"])
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2], min_length=1)
     metrics: list[str] = Field(default_factory=lambda: ["nmi", "ari", "f1"], min_length=1)
+    layout: Literal["wide", "long"] = "wide"
     figure: Literal["lines", "tsne"] | None = None
     x_name: str = "x"
     rows: list[Row] = Field(min_length=1)

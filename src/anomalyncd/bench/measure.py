@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from ..data.gather import gather_base, gather_normal
 from ..data.images import read_image
 from ..data.maps import read_map
 from ..detect import DETECTORS
-from ..discovery.maps import make_maps
+from ..discovery.maps import make_maps, normal_samples
 from ..errors import DataError
 from ..estimator import AnomalyNCD
 from ..metrics import evaluate
@@ -36,7 +37,9 @@ from .rivals import RIVALS
 
 WHOLE_IMAGE = ("gcd", "simgcd")  # rivals that look at neither maps nor masks
 OWN_SCORES = ("anomaly-clustering", "anomaly-clustering-semi")  # look at masks, but make scores of their own
-SHARED_STAGES = ("range", "regions", "base set")  # of a run: they do not depend on the seed
+SHARED_STAGES = ("range", "regions", "looks of normal images", "base set")  # of a run: not dependent on the seed
+SHARED_TOKENS = ("tokens", "views")  # of rivals: nor do these
+OF_NORMAL = ("normal_precision", "normal_recall", "false_alarms", "missed")
 BASE_FOLDER, BASE_STAGE = "base", "base: regions"  # where a run keeps the regions of its base set, and their stage
 TIMED = 16  # images that go through a module together
 
@@ -109,7 +112,8 @@ class Laboratory:
         """Fit, and only then compare with the true labels."""
         ours = trial.row.method == OURS
         model: Any = self._fit(trial) if ours else self._fit_rival(trial)
-        seconds = model.seconds_
+        peak = peak_memory()
+        seconds = model.seconds_ | {"maps": self._maps_seconds(trial)}
         if not ours:
             features = dict(zip(model.images_["image"], model.features_.astype(np.float16), strict=True))
         else:
@@ -118,13 +122,14 @@ class Laboratory:
             space = None if classifier is None else classifier.space.transform(run.features).astype(np.float16)
             largest = {image: row for (image, region), row in run.rows.items() if region == 0}
             features = {} if space is None else {image: space[row] for image, row in largest.items()}
-        predictions = model.images_[["image", "label"]]
-        truth = trial.data.labels
-        found = evaluate([truth[name] for name in predictions["image"]], predictions["label"].tolist())
-        names = ["nmi", "ari", "f1"]
-        # A rival's clusters have no names, so none of them is the normal one.
-        names += ["normal_precision", "normal_recall"] if ours else []
-        return Result({name: getattr(found, name) for name in names}, seconds, predictions, features)
+        predictions, truth = model.images_[["image", "label"]], trial.data.labels
+        sure = model.images_["probability"] if ours else None
+        found = evaluate([truth[name] for name in predictions["image"]], predictions["label"].tolist(), sure)
+        # A rival's clusters have no names, so none of them is the normal one; nor have they probabilities.
+        names = ["nmi", "ari", "f1", *(("ece", *OF_NORMAL) if ours else ())]
+        metrics = {name: getattr(found, name) for name in names}
+        metrics |= {"seconds_image": sum(seconds.values()) / len(truth), "peak_mb": peak}
+        return Result(metrics, seconds, predictions, features)
 
     def boxes(self, trial: Trial) -> Result:
         """Maps, and boxes of their binarised form, against the true masks."""
@@ -151,7 +156,7 @@ class Laboratory:
             prepared = list(prefetch(extractor.prepare, enumerate(samples[start : start + TIMED])))
             times.append(time.perf_counter())
             found = extractor.encode(prepared)
-            known = recognize(found.parts, found.regions)
+            known = recognize(found.parts, found.regions, found.images)
             times.append(time.perf_counter())
             predictor.model.recognize = lambda *_, known=known: known  # type: ignore[method-assign]
             predictor.classify(found)
@@ -212,19 +217,44 @@ class Laboratory:
             return trial.data.images(masks=trial.source == MASKS and trial.uses_source)
         return self.maps(trial, fitted)[0]
 
+    def _fit_inputs(self, trial: Trial) -> tuple[Dataset, dict[str, Any]]:
+        """Images with maps or masks, and what `fit` takes beside them: normal images with maps, where a detector left any.
+
+        Maps are made once for all seeds and given to `fit`: without these it would know less than a run that makes its own.
+        """
+        inputs = self._inputs(trial)
+        if not self._makes_maps(trial):
+            return inputs, {}
+        samples = normal_samples(RunFolder(self._place("maps", trial)), gather_normal(trial.data.normal).samples)
+        pairs = {"normal": [each.image for each in samples], "normal_maps": [each.map for each in samples]}
+        return inputs, pairs if samples else {}
+
+    def _makes_maps(self, trial: Trial) -> bool:
+        """Whether a detector runs here for this trial."""
+        given = trial.source in (MASKS, IMAGES_ONLY) or (trial.data.name, trial.source) in self.given
+        return trial.uses_source and not given
+
+    def _maps_seconds(self, trial: Trial) -> float:
+        """What the maps took when they were made; 0 where none were."""
+        if not self._makes_maps(trial):
+            return 0.0
+        return _longest(self._place("maps", trial), {"maps": 0.0}, ["maps"])["maps"]
+
     def _fit(self, trial: Trial) -> AnomalyNCD:
         """Through a run folder that all trials share whose regions and frozen features are the same."""
-        config = definite(trial.config).model_copy(update={"detect": DetectConfig()})
-        inputs, model = self._inputs(trial), AnomalyNCD(progress=self.progress, **config.differences())
+        config = definite(trial.config)
+        config = config.model_copy(update={"detect": DetectConfig(false_alarms=config.detect.false_alarms)})
+        model = AnomalyNCD(progress=self.progress, **config.differences())
+        inputs, normal = self._fit_inputs(trial)
         keys = Stages(RunFolder(self.work), config, self.progress)
         run = self._place("runs", trial, keys.regions_key(inputs))
         if trial.base is None:
-            model.fit(inputs, run=run)
+            model.fit(inputs, run=run, **normal)
         else:
             key = keys.base_key(gather_base(trial.base.base))
             kept = self.work / "base" / key[:12]
             _copy_base(kept, run, key)
-            model.fit(inputs, base=trial.base.base, run=run)
+            model.fit(inputs, base=trial.base.base, run=run, **normal)
             _copy_base(run, kept, key)
         return model
 
@@ -237,7 +267,25 @@ class Laboratory:
         run = self.work / "rivals" / f"{trial.data.name}-{trial.data.fingerprint[:12]}"
         base = None if trial.base is None else trial.base.dataset
         normal = gather_normal(trial.data.normal).samples
-        return model.fit(self._inputs(trial), base=base, normal=normal, run=run)
+        model.fit(self._inputs(trial), base=base, normal=normal, run=run)
+        model.seconds_ |= _longest(run, model.seconds_, SHARED_TOKENS)
+        return model
+
+
+def peak_memory() -> float | None:
+    """The most memory that this process has held so far, in MB of 10⁶ bytes; None on Windows, which does not tell.
+
+    Examples
+    --------
+    >>> peak_memory() is None or peak_memory() > 10
+    True
+    """
+    if sys.platform == "win32":
+        return None
+    import resource  # which Windows is without
+
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6)
 
 
 def file_name(text: str) -> str:

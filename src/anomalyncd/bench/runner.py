@@ -30,7 +30,7 @@ from .datasets import BenchData, load_base_set, load_product
 from .experiment import IMAGES_ONLY, MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row
 from .measure import Laboratory, Result, Trial, file_name
 
-FORMAT = 3  # of a stored result
+FORMAT = 4  # of a stored result
 BASE_SETS = ("aebad", "steel")  # are no columns of an experiment that names no data set
 PAPER_SETTINGS = {"mtd": {"merge": {"temperature": 50.0}}}  # where the paper departs from its settings for one data set
 State = Literal["done", "failed", "not run", "paper only", "left out"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from .experiment import MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row, paper_figures
+from .experiment import BEST, MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row, paper_figures
 from .measure import WHOLE_IMAGE
 from .runner import PAPER_SETTINGS, Cell, Column, Outcome
 
@@ -20,11 +20,17 @@ NOTHING = "–"
 
 
 class Printed(NamedTuple):
-    """Figures of the paper; tables : whose they are; averaged : over all products of MVTec AD, for want of this one's."""
+    """Figures of the paper.
+
+    tables : whose they are
+    averaged : over all products of MVTec AD, for want of this one's
+    detector : that the best of them are of, where these were asked for
+    """
 
     metrics: Mapping[str, float]
     tables: tuple[str, ...] = ()
     averaged: bool = False
+    detector: str = ""
 
 
 def printed(experiment: Experiment, row: Row, dataset: str, source: str, base: str | None) -> Printed:
@@ -43,24 +49,34 @@ def printed(experiment: Experiment, row: Row, dataset: str, source: str, base: s
     wanted = {"dataset": "mvtec" if dataset in MVTEC else dataset, "product": dataset, "base": base}
     if row.source is not None or experiment.sources:
         wanted["detector"] = detector
-    metrics: dict[str, float] = {}
-    tables: list[str] = []
-    averaged = False
+    best = row.paper.get("detector") == BEST
+    match = {key: text for key, text in row.paper.items() if text != BEST}
+    fitting = []
     for table in experiment.tables:
-        for found in paper_figures(table, **row.paper):
+        for found in paper_figures(table, **match):
             if any(found.get(key, value) != value for key, value in wanted.items() if key not in row.paper):
                 continue
             if source == MASKS and "detector" not in found and row.method not in WHOLE_IMAGE:
                 continue  # there the method had no masks
-            values = dict(found)
-            if "seconds" in found:  # Table 13 has a row for each module
-                values[str(found["variant"])] = found["seconds"]
-            new = {name: float(values[name]) for name in experiment.metrics if name in values and name not in metrics}
-            if new:
-                metrics |= new
-                tables += [table] * (table not in tables)
-                averaged |= dataset in MVTEC and "dataset" in found and "product" not in found
-    return Printed({name: metrics[name] for name in experiment.metrics if name in metrics}, tuple(tables), averaged)
+            if best and found.get("detector", "ground-truth") == "ground-truth":
+                continue  # no detector's
+            fitting.append((table, found))
+    if best:
+        fitting = sorted(fitting, key=lambda pair: ("product" in pair[1], pair[1].get("f1", 0)), reverse=True)[:1]
+    metrics: dict[str, float] = {}
+    tables: list[str] = []
+    averaged = False
+    for table, found in fitting:
+        values = dict(found)
+        if "seconds" in found:  # Table 13 has a row for each module
+            values[str(found["variant"])] = found["seconds"]
+        new = {name: float(values[name]) for name in experiment.metrics if name in values and name not in metrics}
+        if new:
+            metrics |= new
+            tables += [table] * (table not in tables)
+            averaged |= dataset in MVTEC and "dataset" in found and "product" not in found
+    in_order = {name: metrics[name] for name in experiment.metrics if name in metrics}
+    return Printed(in_order, tuple(tables), averaged, fitting[0][1]["detector"] if best and fitting else "")
 
 
 class Entry:
@@ -78,30 +94,47 @@ class Entry:
         return [value for cell in self.cells if (value := cell.metrics.get(metric)) is not None]
 
     @property
-    def text(self) -> str:
+    def texts(self) -> list[str]:
         """Mean ± standard deviation of each metric, or why there is none."""
         if not self.cells or self.cells[0].state == "left out":
-            return NOTHING
+            return [NOTHING] * len(self.metrics)
         nothing = next((cell.state for cell in self.cells if cell.state != "done"), NOTHING)
-        if not any(cell.metrics for cell in self.cells):
-            return nothing
         texts = []
         for name in self.metrics:
             values = self.values(name)
             spread = f" ± {_number(name, pstdev(values))}" if len(values) > 1 else ""
             texts.append(_number(name, fmean(values)) + spread if values else nothing)
+        return texts
+
+    @property
+    def text(self) -> str:
+        """All of them in one cell."""
+        if not any(cell.metrics for cell in self.cells):
+            return self.texts[0]
         some = 0 < len(self.done) < len(self.cells)
-        return " / ".join(texts) + (f" ({len(self.done)} of {len(self.cells)} seeds)" if some else "")
+        return " / ".join(self.texts) + (f" ({len(self.done)} of {len(self.cells)} seeds)" if some else "")
+
+    @property
+    def means(self) -> list[float | None]:
+        """Mean over seeds of each metric, None where a seed has none."""
+        return [_mean([cell.metrics.get(name) for cell in self.cells]) for name in self.metrics]
 
     @property
     def paper_text(self) -> str:
-        """The same of the paper."""
+        """The paper's figures in one cell."""
         values = [self.printed.metrics.get(name) for name in self.metrics]
         return _joined(self.metrics, values) + ("\\*" if self.printed.averaged else "")
+
+    @property
+    def paper_own(self) -> list[float | None]:
+        """Those of this data set by itself."""
+        return [None if self.printed.averaged else self.printed.metrics.get(name) for name in self.metrics]
 
 
 def to_rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
     """Header and rows as text."""
+    if outcome.experiment.layout == "long":
+        return _long_rows(outcome)
     metrics, columns = outcome.experiment.metrics, outcome.columns
     with_mean = len(columns) > 1 and not outcome.skipped
     header = ["", *(", ".join(filter(None, column)) for column in columns)]
@@ -110,8 +143,8 @@ def to_rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
     for row in outcome.experiment.rows:
         entries = [Entry(outcome, row, column) for column in columns]
         if row.method != PAPER_ONLY:
-            means = [[_mean([c.metrics.get(name) for c in entry.cells]) for entry in entries] for name in metrics]
-            middle = [_joined(metrics, [_mean(each) for each in means])] * with_mean
+            means = [_mean(each) for each in zip(*(entry.means for entry in entries), strict=True)]
+            middle = [_joined(metrics, means)] * with_mean
             seeds = sorted({cell.seed for entry in entries for cell in entry.cells})
             done = [cell for entry in entries for cell in entry.done]
             took = {cell.result: _took(cell) for cell in done}  # one that stands in several columns is counted once
@@ -119,10 +152,48 @@ def to_rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
             texts = [entry.text for entry in entries]
             rows.append([row.name, *texts, *middle, ", ".join(map(str, seeds)), seconds])
         if tables := dict.fromkeys(table for entry in entries for table in entry.printed.tables):
-            name = f"{row.name} (paper only)" if row.method == PAPER_ONLY else "↳ paper"
             texts = [entry.paper_text for entry in entries]
-            rows.append([f"{name}, Table {', '.join(tables)}", *texts, *[NOTHING] * with_mean, NOTHING, NOTHING])
+            rows.append(
+                [f"{_paper_name(row)}, Table {', '.join(tables)}", *texts, *[NOTHING] * with_mean, NOTHING, NOTHING]
+            )
     return header, rows
+
+
+def _long_rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
+    """A line for each data set, source and row; then means over the data sets for each source, and over everything.
+
+    Of the paper only figures of the data set by itself are shown: means over products would stand there again and again.
+    """
+    metrics, rows, columns = outcome.experiment.metrics, outcome.experiment.rows, outcome.columns
+    entries = {(row.name, column): Entry(outcome, row, column) for column in columns for row in rows}
+    lines = []
+    for column in columns:
+        for row in rows:
+            entry = entries[row.name, column]
+            if row.method != PAPER_ONLY and entry.cells:
+                seeds = ", ".join(str(cell.seed) for cell in entry.done) or NOTHING
+                lines.append([column[0], entry.cells[0].source, row.name, *entry.texts, seeds])
+            if any(value is not None for value in entry.paper_own):
+                name = f"{_paper_name(row)}, Table {', '.join(entry.printed.tables)}"
+                source = entry.printed.detector or entry.cells[0].source
+                texts = [_figure(*pair) for pair in zip(metrics, entry.paper_own, strict=True)]
+                lines.append([column[0], source, name, *texts, NOTHING])
+    groups = {source or "": [column for column in columns if column[1] == source] for _, source in columns}
+    if len(groups) > 1:
+        groups["all"] = columns
+    for source, own in groups.items() if len(outcome.data) > 1 else ():
+        for row in rows:
+            each = [entries[row.name, column] for column in own]
+            for name, values in ((row.name, [e.means for e in each]), (_paper_name(row), [e.paper_own for e in each])):
+                means = [_mean(of_metric) for of_metric in zip(*values, strict=True)]
+                if any(mean is not None for mean in means):
+                    texts = [_figure(*pair) for pair in zip(metrics, means, strict=True)]
+                    lines.append([f"mean of {len(outcome.data)}", source, name, *texts, NOTHING])
+    return ["data", "source", "", *(METRICS[name][1] for name in metrics), "seeds"], lines
+
+
+def _paper_name(row: Row) -> str:
+    return f"{row.name} (paper only)" if row.method == PAPER_ONLY else "↳ paper"
 
 
 def to_markdown(outcome: Outcome, command: str = "") -> str:
@@ -178,12 +249,13 @@ def notes(outcome: Outcome, command: str = "") -> list[str]:
         lines.append(
             f"Paper: Table {', '.join(tables)}, as printed, with its own backbone (DINO ViT-B/8) and base set (AeBAD-S)."
         )
-    if any(each.averaged for each in shown):
+    if experiment.layout == "wide" and any(each.averaged for each in shown):
         lines.append(
             "\\* mean over the 15 products of MVTec AD, because the paper does not print this product by itself."
         )
     lines.append("Labels: only for scoring, and for the number of classes asked for; no method is handed them.")
-    lines.append(f"s: seconds for all columns and one seed, maps not counted. Backbone: {outcome.backbone}.")
+    seconds = "s: seconds for all columns and one seed, maps not counted. " if experiment.layout == "wide" else ""
+    lines.append(f"{seconds}Backbone: {outcome.backbone}.")
     for name, data in outcome.data.items():
         about = f"{len(data.labels)} images, {data.n_classes} classes, {data.fingerprint[:16]}"
         lines.append(f"Data: {name}, {about}, without {', '.join(data.exclude) or 'nothing'}.")
@@ -232,9 +304,13 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _joined(names: Sequence[str], values: Sequence[float | None]) -> str:
     if all(value is None for value in values):
         return NOTHING
-    pairs = zip(names, values, strict=True)
-    return " / ".join(NOTHING if value is None else _number(name, value) for name, value in pairs)
+    return " / ".join(_figure(*pair) for pair in zip(names, values, strict=True))
+
+
+def _figure(metric: str, value: float | None) -> str:
+    return NOTHING if value is None else _number(metric, value)
 
 
 def _number(metric: str, value: float) -> str:
-    return f"{value:.4f}" if METRICS[metric][0] == "modules" else f"{value:.3f}"
+    digits = 4 if METRICS[metric][0] == "modules" else 0 if metric == "peak_mb" else 3
+    return f"{value:.{digits}f}"

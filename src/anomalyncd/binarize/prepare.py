@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ..config import BinarizeConfig
+from ..config import BinarizeConfig, Config
 from ..data.dataset import Sample, Source
 from ..data.maps import read_map
 from ..errors import BadFileError, DataError
+from ..grid import top_mean
 from .base import Binarizer, BinarizeResult
 from .fixed import FixedThreshold
 from .mebin import MEBin
@@ -35,6 +36,11 @@ def binarizer_for(config: BinarizeConfig, *, has_normal: bool) -> Binarizer:
         return FixedThreshold(config.fixed_threshold)
     sweep = (config.n_thresholds, config.min_interval, config.erosion)
     return MEBin(*sweep, rule=config.rule, has_normal=has_normal)
+
+
+def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
+    """The configured binariser with a range fitted earlier."""
+    return binarizer_for(config.binarize, has_normal=config.has_normal).set_state(state)
 
 
 def prepare_map(source: Source, min_size: int) -> FloatMap:
@@ -72,14 +78,27 @@ def binarize_map(binarizer: Binarizer, values: FloatMap) -> tuple[BinarizeResult
         return binarizer.binarize(values), binarizer.normalize(values)
 
 
+def map_figures(items: Sequence[Sample], min_size: int) -> list[tuple[float, float]]:
+    """Score and largest value, in the maps' units, of each map that can be read."""
+    found = []
+    for item in items:
+        try:
+            values = prepare_map(item.map, min_size) if item.map is not None else None
+        except BadFileError:
+            continue
+        if values is not None:
+            found.append((top_mean(values), float(np.nanmax(values))))
+    return found
+
+
 def fit_binarizer(
     binarizer: Binarizer,
     items: Sequence[Sample],
     min_size: int,
     on_map: Callable[[], None] | None = None,
-    maxima: list[float] | None = None,
+    figures: list[tuple[float, float]] | None = None,
 ) -> Binarizer:
-    """Fit the range on all readable maps, one at a time; the largest value of each is added to `maxima`."""
+    """Fit the range on all readable maps, one at a time; score and largest value of each are added to `figures`."""
     n_read, reason = 0, ""
 
     def maps() -> Iterable[FloatMap]:
@@ -91,8 +110,8 @@ def fit_binarizer(
                 if item.map is not None:
                     values = prepare_map(item.map, min_size)
                     n_read += 1
-                    if maxima is not None:
-                        maxima.append(float(np.nanmax(values)))
+                    if figures is not None:
+                        figures.append((top_mean(values), float(np.nanmax(values))))
                     yield values
             except BadFileError as error:  # reported when the image itself is worked on
                 reason = reason or str(error)

@@ -30,6 +30,8 @@ def discover(
     exclude: opt.Exclude = None,
     detector: opt.DetectorName = None,
     normal: opt.Normal = None,
+    normal_maps: opt.NormalMaps = None,
+    sensitivity: opt.Sensitivity = None,
     tile: opt.Tile = None,
     config: opt.ConfigFile = None,
     preset: opt.Preset = None,
@@ -45,12 +47,19 @@ def discover(
     from ..estimator import AnomalyNCD
 
     given_maps = maps is not None or masks is not None
-    if given_maps and (detector or normal or tile):
-        raise SettingsError("--detector, --normal and --tile make maps, so they do not go with --maps or --masks.")
+    if normal_maps is not None and maps is None:
+        raise SettingsError("--normal-maps are maps of the detector that made those of --maps: give both, or neither.")
+    if given_maps and (detector or tile or (normal is not None and normal_maps is None)):
+        raise SettingsError(
+            "--detector, --normal and --tile make maps, so they do not go with --maps or --masks (but --normal goes with "
+            "--maps and --normal-maps)."
+        )
     given = opt.layered(
         config, settings, backbone=backbone, n_classes=classes, preset=preset, random_state=seed, device=device,
         has_normal=False if no_normal else None,
     )  # fmt: skip
+    if sensitivity is not None:
+        given = merge_layers(given, {"detect": {"false_alarms": sensitivity}})
     given["n_classes"] = opt.n_classes(given.get("n_classes"))
     of_settings = make_config(given).detect.name
     if not given_maps:  # these outweigh a detector of the settings
@@ -59,14 +68,15 @@ def discover(
             detector = "musc" if normal is None else "patchcore"
     progress = opt.make_progress(quiet)
     model = AnomalyNCD(progress=progress, **merge_layers(given, opt.detector_layer(detector, tile)))
-    dataset = gather(images, maps, masks, exclude=exclude or (), bare=detector is not None or normal is not None)
+    bare = not given_maps and (detector is not None or normal is not None)
+    dataset = gather(images, maps, masks, exclude=exclude or (), bare=bare)
     opt.warn_of_unknown(exclude, images, progress)
     if dataset.has_masks and (without := dataset.n_without_mask):
         progress.say(
             f"{len(dataset)} images, {without} of them without a mask file: "
             + ("taken as normal." if model.has_normal else "taken whole.")
         )
-    model.fit(dataset, base=base, detector=detector, normal=normal, run=out)
+    model.fit(dataset, base=base, detector=detector, normal=normal, normal_maps=normal_maps, run=out)
     show_run(model, dataset.samples, out, progress)
 
 

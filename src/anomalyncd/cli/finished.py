@@ -88,7 +88,7 @@ def evaluate(
     normal_label: Annotated[list[str] | None, typer.Option(help="Name of the normal class. Repeatable.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object and nothing else.")] = False,
 ) -> None:
-    """Compare the classes of a run with true labels: NMI, ARI, F1 and the confusion matrix."""
+    """Compare the classes of a run with true labels: NMI, ARI, F1, calibration error and the confusion matrix."""
     from ..run.evaluate import evaluate_run
 
     found, n_skipped = evaluate_run(run, labels, normal_label)

@@ -35,6 +35,20 @@ DetectorName = Annotated[
     ),
 ]
 Normal = Annotated[Path | None, typer.Option(help="Folder of images of normal products, for patchcore.")]
+NormalMaps = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --maps: maps of normal products, which tell how normal ones score (their images: --normal)."
+    ),
+]
+Sensitivity = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="Share of normal images that may be called defective, 0.02 by default. Another share re-labels a finished run "
+        "in seconds.",
+    ),
+]
 Tile = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Cut large images into overlapping tiles of N pixels.")
 ]
@@ -63,7 +77,8 @@ def layered(
     config: Path | None, settings: Sequence[str] | None, *, backbone: str | None = None, **options: Any
 ) -> dict[str, Any]:
     """Settings of the YAML file, of --set and of single options, later ones winning; None is an option not given."""
-    from ..config import merge_layers, parse_setting, read_config
+    from ..config import merge_layers
+    from ..settings_text import parse_setting, read_config
 
     return merge_layers(
         read_config(config) if config else {},

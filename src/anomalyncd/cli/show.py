@@ -61,9 +61,12 @@ def show_evaluation(found: Evaluation) -> None:
     """Scores and the confusion matrix."""
     from rich.table import Table
 
-    scores = Table("NMI", "ARI", "F1", "normal precision", "normal recall", box=None, pad_edge=False)
-    values = (found.nmi, found.ari, found.f1, found.normal_precision, found.normal_recall)
-    scores.add_row(*map(figure, values))
+    columns = {
+        "NMI": found.nmi, "ARI": found.ari, "F1": found.f1, "calibration error": found.ece,
+        "normal precision": found.normal_precision, "normal recall": found.normal_recall,
+    }  # fmt: skip
+    scores = Table(*columns, box=None, pad_edge=False)
+    scores.add_row(*map(figure, columns.values()))
     matrix = Table("true \\ found", *map(str, found.pred_names), box=None, pad_edge=False)
     for name, row in zip(found.true_names, found.confusion, strict=True):
         matrix.add_row(str(name), *("·" if count == 0 else str(count) for count in row))
@@ -110,6 +113,7 @@ def show_run(model: AnomalyNCD, items: Sequence[Sample], out: Path, progress: Te
     times = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in model.seconds_.items() if seconds >= 0.05)
     found = f"{counted(len(model.images_), 'image')}, {counted(len(model.regions_), 'region')}"
     typer.echo(f"\n{found}, {counted(len(model.skipped_), 'file')} skipped" + (f"; {times}" if times else ""))
+    show_line(run)
     show_count(run)
     show_small(run)
     draw(run, progress)
@@ -124,6 +128,22 @@ def inputs_of(model: DiscoveryModel) -> str:
     if model.config.detect.name:
         return ""
     return "--masks MASKS " if model.binarizer is None else "--maps MAPS "
+
+
+def show_line(run: FinishedRun) -> None:
+    """What normal and defect mean in this run, where maps decide it."""
+    known = run.model.false_alarms
+    if known is None:
+        return
+    basis = {
+        "normal images": f"{known.scores.count} normal images",
+        "mixture": "the group of lowest scores, as no normal images were given",
+    }
+    rate = run.model.config.detect.false_alarms
+    typer.echo(
+        f"Expected false alarms: {rate:.1%} of normal images (from {basis[known.source]}; --sensitivity moves the line and "
+        "re-labels in seconds)"
+    )
 
 
 def show_count(run: FinishedRun) -> None:
@@ -159,10 +179,11 @@ def draw(run: FinishedRun, progress: Terminal) -> None:
     """The pictures of a run, and where they are."""
     from ..report.classes import draw_class_sheets, draw_classes, draw_count
     from ..report.html import write_report
+    from ..report.normal import draw_normal
 
     try:
         overview, pages = draw_classes(run), draw_class_sheets(run)
-        count, report = draw_count(run), write_report(run, progress)
+        count, normal, report = draw_count(run), draw_normal(run), write_report(run, progress)
     except OSError as error:  # all else is written, so this must not look like a failed run
         progress.warn(f"{run.path}: cannot draw the classes ({error.strerror or error}).")
         return
@@ -172,4 +193,6 @@ def draw(run: FinishedRun, progress: Terminal) -> None:
         typer.echo(f"A page for each, with maps and masks: {pages[0].parent}")
     if count is not None:
         typer.echo(f"Why this number of classes: {count}")
+    if normal is not None:
+        typer.echo(f"What was called normal, and why: {normal}")
     typer.echo(f"Everything on one page, for a browser: {report}")

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from ..errors import DataError
 from .dataset import Dataset, Sample, load_base, load_dataset
-from .layouts import find_images, product_folder
+from .layouts import find_files, find_images, product_folder
+from .maps import MAP_SUFFIXES
 
 Source = str | Path | npt.NDArray[Any]
 Sources = Sequence[Source | None] | npt.NDArray[Any] | str | Path
@@ -92,8 +93,19 @@ def gather_base(base: Base | Dataset | None) -> Dataset | None:
     return replace(dataset, samples=tuple(replace(sample, label=str(label)) for sample, label in pairs))
 
 
-def gather_normal(normal: Sources | Dataset | None) -> Dataset:
-    """Images of normal products: a folder of any structure, or a list of paths and arrays; none where there are none."""
+def gather_normal(normal: Sources | Dataset | None, maps: Sources | None = None) -> Dataset:
+    """Images of normal products: a folder of any structure, or a list of paths and arrays; none where there are none.
+
+    maps : one for each of them; or maps of normal products alone, and then each sample's image is its map
+
+    Examples
+    --------
+    >>> maps_alone = gather_normal(None, [np.zeros((4, 4), np.float32)])
+    >>> maps_alone.has_maps, maps_alone[0].image is maps_alone[0].map
+    (True, True)
+    """
+    if maps is not None:
+        return _normal_with_maps(normal, maps)
     if normal is None:
         return Dataset(())
     if not isinstance(normal, str | Path):
@@ -112,6 +124,25 @@ def gather_normal(normal: Sources | Dataset | None) -> Dataset:
     if not samples:
         raise DataError(f"{root}: expected normal images (--normal), none found.")
     return Dataset(samples, root, folders=(folder,))
+
+
+def _normal_with_maps(normal: Sources | Dataset | None, maps: Sources) -> Dataset:
+    if normal is not None:
+        if not isinstance(normal, str | Path) or not isinstance(maps, str | Path):
+            return gather(normal, maps)
+        root = gather_normal(normal).root  # train/good of a product, with the messages of a folder without maps
+        return replace(load_dataset(root or normal, maps=maps), folders=(Path(normal), Path(maps)))
+    if not isinstance(maps, str | Path):
+        sources = [_source(value, f"normal map {index}") for index, value in enumerate(maps)]
+        if not sources:
+            raise DataError("normal_maps: expected at least one map of a normal product, but the list is empty.")
+        return Dataset([Sample(_name(index, source), source, source) for index, source in enumerate(sources)])
+    folder = Path(maps)
+    names = find_files(folder, MAP_SUFFIXES) if folder.is_dir() else []
+    if not names:
+        raise DataError(f"{folder}: expected a folder of anomaly maps of normal images (--normal-maps), none found.")
+    sources = [folder / name for name in names]
+    return Dataset([Sample(name, path, path) for name, path in zip(names, sources, strict=True)], folders=(folder,))
 
 
 def _matched(values: Sources | None, count: int, what: str) -> list[Any]:

@@ -19,6 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import RunError, SettingsError
+from ..grid import top_mean
 
 FILE = "detector.safetensors"
 D = TypeVar("D", bound="StoredDetector")
@@ -70,13 +71,25 @@ class Detector(ABC):
         """
 
     def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps with image scores: the largest value of the map, unless a detector has a better one.
-
-        Pixels that are NaN or infinite have no say; the score is NaN where all are.
-        """
+        """Maps with image scores: `top_mean` of the map, unless a detector has a better one."""
         for anomaly_map in self.maps(images):
-            finite = anomaly_map[np.isfinite(anomaly_map)]
-            yield Detection(anomaly_map, float(finite.max()) if finite.size else float("nan"))
+            yield Detection(anomaly_map, top_mean(anomaly_map))
+
+    def held_out(self, normal_images: Iterable[Picture], places: Sequence[int]) -> Iterator[Detection] | None:
+        """Maps of some of the images that it was fitted on, each as if it had not been among them.
+
+        So one learns what normal images score that the detector has not seen, without keeping any back.
+
+        Parameters
+        ----------
+        normal_images : some of those that `fit` had
+        places : where each stood there, from 0
+
+        Returns
+        -------
+        one for each image, in order; None where the detector cannot tell, as is the default
+        """
+        return None
 
     @abstractmethod
     def save(self, folder: Path) -> None:

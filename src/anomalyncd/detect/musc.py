@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import DataError
-from ..grid import TokenGrid, place_of
+from ..grid import TokenGrid, place_of, top_mean
 from .base import AnomalyMap, Detection, Picture, check_least, check_windows
 from .tokens import TokenDetector, neighbourhood
 
@@ -24,12 +24,13 @@ class MuSc(TokenDetector):
     Parameters
     ----------
     windows : neighbourhoods r that patches are averaged over; scores are averaged over them and over the blocks. MuSc's own
-        are (1, 3, 5); patches of 14 px that have seen each other need no wider ones, which cost time and sharpness
+        are (1, 3, 5); patches of 14 px have seen each other, and a second window finds regions a little better, images a
+        little worse, at twice the time (docs/detectors.md)
     max_references : at most this many images, evenly spread, are compared with
     max_images : at most this many images are held in memory and compared with each other; the references are taken from
         them, and images that come later are compared with these
     max_patches : of all these images together, and twice as many as the references may have: large images, and tiles, have
-        many, so that fewer of them are held. A million takes 1.5 GB with two blocks of 384 numbers
+        many, so that fewer of them are held. A million takes 2.3 GB with three blocks of 384 numbers
     neighbours : numbers of images, itself counted, that an image's score is averaged over, see `rescored`
     settings : see `TokenDetector`
     """
@@ -63,7 +64,7 @@ class MuSc(TokenDetector):
         return References(tensors, self.windows)
 
     def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps of mutual scores, and their largest values averaged over images that look alike.
+        """Maps of mutual scores, and the means of their highest 1 %, averaged over images that look alike.
 
         The images of the first call are compared with each other, later ones with its references.
         """
@@ -103,9 +104,9 @@ class MuSc(TokenDetector):
         places = [place_in.get(index) for index in range(len(grids))]
         maps = list(map(self.to_map, self._scores([grid.blocks for grid in grids], references, places), grids))
         summaries = torch.stack([grids[index].summary for index in chosen])
-        maxima = torch.tensor([float(maps[index].max()) for index in chosen])
+        scores = torch.tensor([top_mean(maps[index]) for index in chosen])
         stored = {f"reference_{place:05d}": blocks for place, blocks in enumerate(references)}
-        self.restore({**stored, "summaries": summaries, "maxima": maxima})
+        self.restore({**stored, "summaries": summaries, "scores": scores})
         yield from self._with_scores(maps, grids, places)
 
     def _with_scores(
@@ -114,8 +115,9 @@ class MuSc(TokenDetector):
         known = self.memory
         assert isinstance(known, References)
         for values, grid, place in zip(maps, grids, places, strict=True):
-            largest = float(values.max())
-            score = rescored(largest, grid.summary, known.maxima, known.summaries, own=place, sizes=self.neighbours)
+            score = rescored(
+                top_mean(values), grid.summary, known.scores, known.summaries, own=place, sizes=self.neighbours
+            )
             yield Detection(values, score)
 
     def _scores(self, images: list[Tensor], references: Sequence[Tensor], own: list[int | None]) -> list[Tensor]:
@@ -137,13 +139,13 @@ class References(nn.Module):
 
     Parameters
     ----------
-    tensors : `reference_00000` …, (L, h, w, C) float16 each; `summaries`, their class tokens (R, C); `maxima` of their maps
-        (R,)
+    tensors : `reference_00000` …, (L, h, w, C) float16 each; `summaries`, their class tokens (R, C); `scores`, the
+        `top_mean` of their maps (R,)
     windows : see `MuSc`; of `forward` only
     """
 
     summaries: Tensor
-    maxima: Tensor
+    scores: Tensor
 
     def __init__(self, tensors: dict[str, Tensor], windows: Sequence[int] = (1,)) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import DataError
+from ..grid import TokenGrid, top_mean
 from .base import Detection, Picture, check_least, check_windows
 from .tokens import TokenDetector, neighbourhood
 
 QUERIES = 1024  # patches compared with the bank in one matrix product
-NEIGHBOURS = 9  # rows of the bank that say how rare the nearest one is
+CANDIDATES = 256  # rows that the next ones of a greedy coreset are looked for among
 
 
 class PatchCore(TokenDetector):
@@ -30,7 +31,8 @@ class PatchCore(TokenDetector):
     radius : side of the neighbourhood that a patch feature is averaged over; 1, because a token has seen its surroundings
     rotations : normal images are also seen turned by 360°/rotations, for products that lie at any angle
     bank_size : patches kept by the greedy coreset
-    pool_size : patches that the coreset is chosen from, a random sample of all
+    pool_size : patches that the coreset is chosen from, a random sample of all; with `bank_size` the bank is that sample,
+        which finds less (docs/detectors.md)
     settings : see `TokenDetector`
 
     Examples
@@ -66,31 +68,44 @@ class PatchCore(TokenDetector):
         return self.memory is not None
 
     def remember(self, tensors: dict[str, Tensor]) -> PatchBank:
-        return PatchBank(tensors["bank"], self.radius)
+        return PatchBank(tensors["bank"], self.radius, tensors["owner"])
 
     def fit(self, normal_images: Iterable[Picture]) -> PatchCore:
         """Remember a coreset of the patches of normal images."""
         pool = RandomPool(self.pool_size, self.seed)
-        for grid in self.reader(turned for image in normal_images for turned in turns(image, self.rotations)):
-            pool.add(locally_aware(grid.blocks, self.radius))
-        features = pool.take()
+        turned = (turned for image in normal_images for turned in turns(image, self.rotations))
+        for index, grid in enumerate(self.reader(turned)):
+            pool.add(locally_aware(grid.blocks, self.radius), index // self.rotations)
+        features, owner = pool.take()
         if not len(features):
             raise DataError("PatchCore needs normal images to learn from, and there is none that can be read.")
-        kept = features[greedy_coreset(features, self.bank_size, seed=self.seed)]
-        self.restore({"bank": kept.half()})  # as it is stored: a loaded detector gives the very same maps
+        kept = greedy_coreset(features, self.bank_size, seed=self.seed)
+        self.restore({"bank": features[kept], "owner": owner[kept]})
         return self
 
     def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps of distances to the nearest patch of the bank, and the re-weighted one of the most abnormal patch."""
-        bank = self.memory
-        if not isinstance(bank, PatchBank):
-            raise DataError("PatchCore was not fitted: give it normal images first.")
+        """Maps of distances to the nearest patch of the bank, and the means of their highest 1 %."""
+        bank = self._bank()
         for grid in self.reader(images):
-            patches = locally_aware(grid.blocks, self.radius)
-            distances, nearest = bank.nearest(patches)
-            worst = int(distances.argmax())
-            score = reweighted(patches[worst], float(distances[worst]), int(nearest[worst]), bank.rows)
-            yield Detection(self.to_map(distances, grid), score)
+            yield self._detection(bank, grid)
+
+    def held_out(self, normal_images: Iterable[Picture], places: Sequence[int]) -> Iterator[Detection] | None:
+        """See `Detector`: distances to the nearest patch of another image; None where the bank has only one image's."""
+        bank = self._bank()
+        if len(bank.owner.unique()) < 2:
+            return None
+        grids = zip(self.reader(normal_images), places, strict=True)
+        return (self._detection(bank, grid, without=place) for grid, place in grids)
+
+    def _bank(self) -> PatchBank:
+        if not isinstance(self.memory, PatchBank):
+            raise DataError("PatchCore was not fitted: give it normal images first.")
+        return self.memory
+
+    def _detection(self, bank: PatchBank, grid: TokenGrid, without: int | None = None) -> Detection:
+        distances, _ = bank.nearest(locally_aware(grid.blocks, self.radius), without)
+        values = self.to_map(distances, grid)
+        return Detection(values, top_mean(values))
 
 
 def locally_aware(blocks: Tensor, radius: int) -> Tensor:
@@ -104,31 +119,38 @@ def locally_aware(blocks: Tensor, radius: int) -> Tensor:
 
 
 class RandomPool:
-    """A uniform random sample of rows that come in pieces: each row draws a key, and the smallest keys stay."""
+    """A uniform random sample of rows that come in pieces: each row draws a key, and the smallest keys stay.
+
+    Rows are float16, as they are stored: a loaded detector gives the very same maps, and memory holds twice as many.
+    """
 
     def __init__(self, size: int, seed: int) -> None:
         self.size = size
         self.generator = torch.Generator().manual_seed(seed)
         self.rows: list[Tensor] = []
+        self.owners: list[Tensor] = []
         self.keys: list[Tensor] = []
 
-    def add(self, rows: Tensor) -> None:
-        self.rows.append(rows)
+    def add(self, rows: Tensor, owner: int) -> None:
+        """Take (N, D) rows of the image `owner` into account."""
+        self.rows.append(rows.half())
+        self.owners.append(torch.full((len(rows),), owner))
         self.keys.append(torch.rand(len(rows), generator=self.generator))
         if sum(map(len, self.rows)) > 2 * self.size:
             self._shrink()
 
-    def take(self) -> Tensor:
-        """(at most `size`, D), in the order in which they came."""
+    def take(self) -> tuple[Tensor, Tensor]:
+        """(at most `size`, D) float16 in the order in which they came, and the owner of each, int64."""
         if not self.rows:
-            return torch.empty(0, 0)
+            return torch.empty(0, 0), torch.empty(0, dtype=torch.long)
         self._shrink()
-        return self.rows[0]
+        return self.rows[0], self.owners[0]
 
     def _shrink(self) -> None:
-        rows, keys = torch.cat(self.rows), torch.cat(self.keys)
+        keys = torch.cat(self.keys)
         kept = keys.argsort()[: self.size].sort().values
-        self.rows, self.keys = [rows[kept]], [keys[kept]]
+        self.rows, self.owners = [torch.cat(self.rows)[kept]], [torch.cat(self.owners)[kept]]
+        self.keys = [keys[kept]]
 
 
 def greedy_coreset(features: Tensor, count: int, *, seed: int = 0, projected: int = 128) -> Tensor:
@@ -138,26 +160,55 @@ def greedy_coreset(features: Tensor, count: int, *, seed: int = 0, projected: in
 
     Parameters
     ----------
-    features : (N, D) float32
+    features : (N, D) of any float type
     """
     n, width = features.shape
     if count >= n:
         return torch.arange(n)
     generator = torch.Generator().manual_seed(seed)
     if projected < width:
-        matrix = torch.randn(width, projected, generator=generator) / projected**0.5
-        features = features @ matrix.to(features)
+        matrix = torch.randn(width, projected, generator=generator).to(features.device) / projected**0.5
+        features = torch.cat([some.float() @ matrix for some in features.split(QUERIES)])
+    features = features.float()
     squared = (features**2).sum(1)
-    chosen = torch.empty(count, dtype=torch.long)
-    nearest = torch.full((n,), float("inf"), device=features.device)
-    current = int(torch.randint(n, (1,), generator=generator))
-    for step in range(count):
-        chosen[step] = current
-        # |a − b|² = |a|² + |b|² − 2ab: one product with one row instead of a difference with all
-        nearest = torch.minimum(nearest, squared + squared[current] - 2 * (features @ features[current]))
-        nearest[current] = float("-inf")  # rounding must not choose a row twice
-        current = int(nearest.argmax())
-    return chosen
+    nearest = torch.full((n,), float("inf"), device=features.device)  # squared, to the chosen ones
+    chosen: list[int] = []
+    picked = torch.randint(n, (1,), generator=generator).to(features.device)
+    while True:
+        chosen += picked.tolist()
+        if len(chosen) == count:
+            return torch.tensor(chosen)
+        # |a − b|² = |a|² + |b|² − 2ab
+        product = torch.addmm(squared[picked], features, features[picked].T, alpha=-2).amin(dim=1)
+        nearest = torch.minimum(nearest, squared + product)
+        nearest[picked] = float("-inf")  # rounding must not choose a row twice
+        picked = _farthest(features, nearest, count - len(chosen))
+
+
+def _farthest(features: Tensor, nearest: Tensor, most: int) -> Tensor:
+    """The next rows of the greedy coreset, one at least, without looking at all rows after each of them.
+
+    Distances only shrink. So as long as the farthest of some candidates is still farther than any other row was at the
+    start, it is the farthest of all.
+
+    Parameters
+    ----------
+    features : (N, D); nearest : (N,) squared distances to the chosen ones; most : how many are wanted
+    """
+    found = nearest.topk(min(CANDIDATES + 1, len(nearest)))
+    beyond = float("-inf") if len(nearest) <= CANDIDATES else float(found.values[-1])  # no other row is farther
+    values, places = found.values[:CANDIDATES].cpu(), found.indices[:CANDIDATES]
+    rows = features[places].cpu()
+    between = torch.cdist(rows, rows) ** 2
+    picked: list[int] = []
+    while len(picked) < most:
+        best = int(values.argmax())
+        if picked and values[best] < beyond:
+            break
+        picked.append(best)
+        values = torch.minimum(values, between[best])
+        values[best] = float("-inf")
+    return places[picked]
 
 
 class PatchBank(nn.Module):
@@ -167,17 +218,20 @@ class PatchBank(nn.Module):
     ----------
     bank : (M, D) float16 or float32
     radius : see `PatchCore`; of `forward` only
+    owner : (M,) int64, the normal image of each row; only a search without one of them needs it
     """
 
     bank: Tensor
+    owner: Tensor
     rows: Tensor
     squared: Tensor
 
-    def __init__(self, bank: Tensor, radius: int = 1) -> None:
+    def __init__(self, bank: Tensor, radius: int = 1, owner: Tensor | None = None) -> None:
         super().__init__()
         self.radius = radius
         rows = bank.float()
         self.register_buffer("bank", bank)
+        self.register_buffer("owner", owner)
         self.register_buffer("rows", rows, persistent=False)
         self.register_buffer("squared", (rows**2).sum(1), persistent=False)
 
@@ -196,33 +250,23 @@ class PatchBank(nn.Module):
         grid: Tensor = distances.unflatten(0, tokens.shape[1:3])
         return grid
 
-    def nearest(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """Euclidean distance to the nearest row, and which it is: (Q, D) → (Q,) float32, (Q,) int64."""
-        if self.index is not None:
+    def nearest(self, queries: Tensor, without: int | None = None) -> tuple[Tensor, Tensor]:
+        """Euclidean distance to the nearest row, and which it is: (Q, D) → (Q,) float32, (Q,) int64.
+
+        Rows of the image `without` do not count.
+        """
+        if without is None and self.index is not None:
             squared, found = self.index.search(queries.contiguous().numpy(), 1)
             return torch.from_numpy(squared[:, 0]).clamp(min=0).sqrt(), torch.from_numpy(found[:, 0])
-        distances, places = zip(*map(self._search, queries.split(QUERIES)), strict=True)
+        distances, places = zip(*(self._search(some, without) for some in queries.split(QUERIES)), strict=True)
         return torch.cat(distances), torch.cat(places)
 
-    def _search(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        found = torch.addmm(self.squared, queries, self.rows.T, alpha=-2).min(dim=1)
+    def _search(self, queries: Tensor, without: int | None = None) -> tuple[Tensor, Tensor]:
+        relative = torch.addmm(self.squared, queries, self.rows.T, alpha=-2)
+        if without is not None:
+            relative[:, self.owner == without] = float("inf")
+        found = relative.min(dim=1)
         return (found.values + (queries**2).sum(1)).clamp(min=0).sqrt(), found.indices
-
-
-def reweighted(patch: Tensor, distance: float, nearest: int, bank: Tensor) -> float:
-    """PatchCore's image score (its equation 7): a distance counts less where normal patches are rare themselves.
-
-    The nearest row m* has neighbours N in the bank, itself among them; the distance is multiplied by
-    1 − exp‖patch − m*‖ / Σ_N exp‖patch − m‖.
-
-    Parameters
-    ----------
-    patch : (D,) the most abnormal one; distance, nearest : to and number of its nearest row; bank : (M, D)
-    """
-    around = (bank - bank[nearest]).norm(dim=1).topk(min(NEIGHBOURS, len(bank)), largest=False).indices
-    if len(around) < 2:
-        return distance
-    return float(1 - 1 / ((bank[around] - patch).norm(dim=1) - distance).exp().sum()) * distance
 
 
 def turns(image: Picture, count: int) -> Iterator[Picture]:

@@ -26,7 +26,7 @@ class TokenDetector(StoredDetector):
     backbone, weights, device, precision : as everywhere
     size : the longer image side is scaled to this many pixels, rounded to whole patches
     tile : large images with small defects are seen as overlapping tiles of this side in image pixels, each scaled to `size`
-    blocks : numbers of the blocks, from 0; None takes the middle one and the last but one
+    blocks : numbers of the blocks, from 0; None takes the last one and those at one half and at three quarters of the depth
     map_size : pixels of a map's longer side, or of a tile's side; sigma : width of its Gaussian smoothing in such pixels
 
     Attributes
@@ -47,7 +47,7 @@ class TokenDetector(StoredDetector):
         tile: int | None = None,
         blocks: Sequence[int] | None = None,
         map_size: int = 256,
-        sigma: float = 2.0,
+        sigma: float = 4.0,
         batch_size: int = 8,
         seed: int = 0,
     ) -> None:
@@ -79,7 +79,8 @@ class TokenDetector(StoredDetector):
     @property
     def used_blocks(self) -> tuple[int, ...]:
         """The blocks whose tokens are looked at: `blocks`, or the default ones of the backbone."""
-        return self.blocks or (self.vit.n_blocks // 2, max(0, self.vit.n_blocks - 2))
+        n = self.vit.n_blocks
+        return self.blocks or tuple(sorted({max(0, n // 2 - 1), max(0, 3 * n // 4 - 1), n - 1}))
 
     @property
     def reader(self) -> GridReader:

@@ -94,8 +94,8 @@ class Predictor:
     def classify(self, found: Extracted, truth: Mapping[str, str | None] | None = None) -> Prediction:
         """Classes of what was extracted; truth : id → class by folder, only copied into the table."""
         model = self.model
-        probabilities, unknown = model.recognize(found.parts, found.regions)
-        result = assign(found.images, found.regions, probabilities, model, unknown, truth)
+        probabilities, unknown, chance = model.recognize(found.parts, found.regions, found.images)
+        result = assign(found.images, found.regions, probabilities, model, unknown, chance, truth)
         skipped = {record.id: record.error for record in found.images if record.error}
         return Prediction(result.labels, result.probabilities, result.regions, result.images, skipped)
 

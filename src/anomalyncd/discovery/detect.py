@@ -21,8 +21,9 @@ from ..run.evaluate import DetectionScores, evaluate_maps
 from ..run.folder import IMAGES_TABLE, LOG, MAPS, METRICS, SCORES, RunFolder
 from ..run.log import logging_to
 from ..run.stages import Stages
+from ..run.store import are_mirrored
 from ..run.tables import to_csv
-from .maps import are_mirrored, make_maps
+from .maps import make_maps
 
 
 @dataclass(frozen=True)

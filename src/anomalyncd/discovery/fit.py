@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..assign.false_alarms import false_alarm_threshold
-from ..binarize.prepare import binarizer_for, fit_binarizer
+from ..assign.false_alarms import NEAR, FalseAlarms, NormalScores, lowest_group, shifted
+from ..binarize.prepare import binarizer_for, fit_binarizer, map_figures, restore_binarizer
 from ..data.dataset import Dataset, Sample
 from ..detect import Detector
 from ..errors import DataError, RunError
@@ -18,19 +18,21 @@ from ..learn.classifier import FeatureParts
 from ..learn.distributed import process_group
 from ..learn.fit import RegionSet, is_banked
 from ..model.device import choose_device
+from ..progress import Silent
 from ..regions.extract import Extractor
 from ..regions.records import report_files
 from ..run.finished import read_corrections
 from ..run.folder import UPDATE
-from ..run.stages import Stages
+from ..run.stages import MAP_FIGURES, Stages
 from ..run.store import RegionStore
 from ..run.tables import manifest
 from .learning import learn_classes
-from .maps import make_maps
-from .model import DiscoveryModel, make_encoder, read_names, restore_binarizer
+from .maps import make_maps, normal_samples
+from .model import DiscoveryModel, make_encoder, read_names
 from .results import Assignment, Key, classify_stored
 from .torchrun import labelled_regions
 
+MOSTLY_NORMAL = 0.9  # share of images that is worth a warning
 BASE_REGIONS = 2  # crops that an image of the labelled base set gives, as in the paper
 
 
@@ -58,7 +60,8 @@ def discover(
     ----------
     stages : of the run; those that were finished from the same inputs and settings are read instead
     base : labelled defects of other products
-    normal : images of normal products for the detector; detector : one made by the caller, instead of the configured one
+    normal : images of normal products: for the detector, or with maps, for how normal ones score
+    detector : one made by the caller, instead of the configured one
     """
     folder, progress = stages.folder, stages.progress
     _check(stages, dataset)
@@ -69,8 +72,11 @@ def discover(
         with stages.timed("maps"):
             samples, _ = make_maps(stages, dataset.samples, normal=normal, detector=detector)
             dataset = replace(dataset, samples=samples)
+            stages.normal = normal_samples(folder, normal)
+    else:
+        stages.normal = normal
     with stages.timed("range"):
-        threshold = _fit_range(stages, model, dataset)
+        _fit_range(stages, model, dataset)
     with stages.timed("regions"):
         novel = _find_regions(stages, model, dataset)
     skipped = report_files(novel.images, progress)
@@ -78,14 +84,19 @@ def discover(
     if base is not None:
         with stages.timed("base set"):
             labelled = _find_base_regions(stages, model, base)
+    normal_looks = None
+    if model.false_alarms is not None and not model.false_alarms.moved and stages.normal and novel.regions:
+        with stages.timed("looks of normal images"):
+            normal_looks = _describe_normal(stages, model)
     with stages.timed("learning"):
         model, features, fixed = stages.learning(
             dataset, base, novel, lambda: _learned(stages, novel, known),
-            lambda: _learn(stages, model, novel, labelled, threshold, known),
+            lambda: _learn(stages, model, novel, labelled, normal_looks, known),
         )  # fmt: skip
     rows = manifest(novel.images, dataset.samples, folder.path)
     result, files = classify_stored(model, novel, features, rows, truth=dataset.truth, fixed=fixed)
     folder.commit(files)
+    _warn_of_results(model, result, progress)
     return Discovery(model, result, skipped, stages.seconds)
 
 
@@ -101,24 +112,53 @@ def _check(stages: Stages, dataset: Dataset) -> None:
         )
 
 
-def _fit_range(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> float:
-    """Fit the range of the maps; returns the score from which on an image has a defect rather than not, 0 without maps."""
+def _fit_range(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> None:
+    """Fit the range of the maps, and what their scores mean."""
     if not dataset.has_maps:
-        return 0.0
-    config = stages.config
+        return
+    config, size = stages.config, stages.config.binarize.min_map_size
 
     def fit() -> dict[str, Any]:
-        binarizer, maxima = binarizer_for(config.binarize, has_normal=config.has_normal), []  # type: ignore[var-annotated]
+        binarizer, figures = binarizer_for(config.binarize, has_normal=config.has_normal), []  # type: ignore[var-annotated]
         with stages.progress.task("Range of the maps", len(dataset)) as advance:
-            fit_binarizer(binarizer, dataset.samples, config.binarize.min_map_size, advance, maxima)
-        return {**binarizer.get_state(), "scores": binarizer.normalize(np.array([maxima]))[0].tolist()}
+            fit_binarizer(binarizer, dataset.samples, size, advance, figures)
+        lists = zip(*figures, strict=True), zip(*map_figures(stages.normal, size), strict=True)
+        (scores, peaks), (normal_scores, normal_peaks) = (list(pair) or [(), ()] for pair in lists)
+        return {
+            **binarizer.get_state(),
+            **dict(zip(MAP_FIGURES, (scores, peaks, normal_scores, normal_peaks), strict=True)),
+        }
 
     state = stages.range(dataset, fit)
     model.binarizer = restore_binarizer(config, state)
-    threshold = false_alarm_threshold(state["scores"]) if config.has_normal else 0.0
-    if config.crop.no_region == "gate":
-        model.cut_score = threshold
-    return threshold
+    if config.has_normal and config.learn.normal == "calibrated":
+        model.false_alarms = _calibrated(state, stages.progress)
+
+
+def _calibrated(figures: Mapping[str, Sequence[float]], progress: Silent) -> FalseAlarms | None:
+    """What scores mean, by the maps of normal images or else by the run's own scores; None where nothing tells."""
+    if figures["normal_scores"]:
+        scores, peaks = NormalScores.fit(figures["normal_scores"]), NormalScores.fit(figures["normal_peaks"])
+        if scores is not None and peaks is not None:
+            moved = shifted(scores, figures["scores"])
+            higher = (moved.mean - scores.mean) / scores.spread
+            if higher:
+                progress.note(f"normal images of this run score {higher:.1f} spreads higher than those of --normal")
+                peaks = replace(peaks, mean=peaks.mean + higher * peaks.spread)
+            return FalseAlarms(moved, peaks, moved=bool(higher))
+        progress.warn(
+            f"{len(figures['normal_scores'])} normal images are too few to tell how normal ones score: the scores of all "
+            "images decide."
+        )
+    if (scores := lowest_group(figures["scores"])) is None:
+        progress.warn(
+            "the scores show no two groups of images, normal and defective, so every image with a region is taken for "
+            "defective. Images of normal products (--normal, or --normal-maps) would tell."
+        )
+        return None
+    low = scores.probability(figures["scores"]) > NEAR
+    peaks = NormalScores.fit(np.array(figures["peaks"])[low])
+    return FalseAlarms(scores, scores if peaks is None else peaks, source="mixture")  # few: the image's score decides
 
 
 def _find_regions(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> RegionStore:
@@ -127,6 +167,29 @@ def _find_regions(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> Re
         return RegionStore(stages.folder).fill(
             dataset.samples, lambda: model.extractor(stages.progress.say), stages.regions_key(dataset), advance
         )
+
+
+def _describe_normal(stages: Stages, model: DiscoveryModel) -> tuple[np.ndarray, np.ndarray] | None:
+    """Scores (N,) and looks (N, L, C) of normal images; None where looks are no part of the features."""
+    config = stages.config
+    if not config.features.image:
+        return None
+    # One region an image, the whole of it: the `image` part does not depend on regions, and needs no crop.
+    features = config.features.model_copy(update={"class_token": 0.0, "patches": 0.0})
+    crop = config.crop.model_copy(update={"no_region": "learned"})
+    config = config.model_copy(update={"features": features, "crop": crop})
+
+    def extractor() -> Extractor:
+        encoder = make_encoder(model.vit(stages.progress.say), config)
+        return Extractor(config, model.binarizer, encoder, whole=True)
+
+    samples = [sample for sample in stages.normal if sample.image is not sample.map]  # maps alone have no looks
+    with stages.progress.task("Looks of normal images", len(samples)) as advance:
+        store = RegionStore(stages.folder, "normal").fill(samples, extractor, stages.normal_key(), advance)
+    if not store.regions:
+        return None
+    scores = np.array([store.images[region.index].score for region in store.regions])
+    return scores, store.parts["image"].astype(np.float32).mean(axis=1)
 
 
 def _find_base_regions(stages: Stages, model: DiscoveryModel, base: Dataset) -> RegionSet:
@@ -177,7 +240,7 @@ def _learn(
     model: DiscoveryModel,
     novel: RegionStore,
     base: RegionSet | None,
-    threshold: float,
+    normal: tuple[np.ndarray, np.ndarray] | None,
     known: _Known,
 ) -> tuple[DiscoveryModel, FeatureParts, dict[Key, int]]:
     """Learn, and keep what was learned; also the features of all regions as the trained network sees them."""
@@ -188,7 +251,7 @@ def _learn(
         progress.warn(f"classes are learned anew, and {len(known.corrections)} corrected regions with them.")
     features: FeatureParts = novel.parts
     if novel.regions:
-        features, count = learn_classes(model, novel, base, threshold, progress)
+        features, count = learn_classes(model, novel, base, normal, progress)
         if model.is_retrained:
             novel.keep_features(features)
         model.fit_unknown(features, novel.regions)
@@ -198,3 +261,18 @@ def _learn(
         progress.warn("no image has an anomalous region: all of them are normal, and there is nothing to learn.")
     stages.keep_learned(model.pack(), model.classifier.history if model.classifier else (), count)
     return model, features, {}
+
+
+def _warn_of_results(model: DiscoveryModel, result: Assignment, progress: Silent) -> None:
+    """What a person who trusts the numbers would want to be told."""
+    there = set(result.labels.tolist())
+    if result.regions.empty:
+        return
+    if empty := [model.names[k] for k in model.classes.tolist() if k > 0 and k not in there]:
+        progress.warn(f"{', '.join(empty)}: no image is of this class in the end. Ask for fewer classes (--classes).")
+    share = float((result.labels == 0).mean())
+    if share > MOSTLY_NORMAL and model.false_alarms is not None:
+        progress.warn(
+            f"{share:.0%} of the images score or look like normal ones. If more of them show a defect, raise --sensitivity "
+            f"(now {model.config.detect.false_alarms:g})."
+        )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..assign.count import CountEstimate, estimate_count, n_steps
+from ..assign.false_alarms import add_looks
 from ..config import Config
 from ..learn.classifier import FeatureParts
 from ..learn.cluster import by_size, check_enough
@@ -16,16 +16,22 @@ from ..learn.distributed import process_group
 from ..learn.features import CROP_PARTS, FeatureSpace
 from ..learn.fit import RegionSet, fit_classifier, is_banked
 from ..progress import Silent
-from ..regions.find import Region
+from ..regions.find import by_content, first_regions, strengths
 from ..run.store import RegionStore
 from .model import DiscoveryModel, make_encoder
 from .torchrun import Lesson, settings_for_helpers
 
 Rows = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.floating]
+LEARNED_RATE = 0.02  # of false alarms: what is learned from does not depend on where a user moves the line later
 
 
 def learn_classes(
-    model: DiscoveryModel, novel: RegionStore, base: RegionSet | None, threshold: float, progress: Silent
+    model: DiscoveryModel,
+    novel: RegionStore,
+    base: RegionSet | None,
+    normal: tuple[Floats, Floats] | None,
+    progress: Silent,
 ) -> tuple[FeatureParts, dict[str, Any] | None]:
     """Give a model its classes, from the regions of a run and a base set.
 
@@ -33,43 +39,80 @@ def learn_classes(
     ----------
     model : is changed
     novel : at least one region
-    threshold : score from which on a region is a defect rather than a false alarm
+    normal : scores (N,) and looks (N, L, C) of normal images, or None
 
     Returns
     -------
     The features of `novel` as they are after training, and how the number of classes was estimated where it was not given:
     the content of count.json, `normal` being 1 where the normal class comes on top.
     """
-    weak = _false_alarms(model, novel.regions, threshold, progress)
-    order = by_content(novel.regions)
-    weak = weak[order]
-    examples = weak if model.config.learn.normal == "pinned" and weak.any() else None
-    model.learns_normal |= examples is not None
-    used = order if examples is not None else order[~weak]
+    config = model.config
+    model.learns_normal = config.has_normal and (
+        config.crop.no_region == "learned" or (config.learn.normal == "class" and model.binarizer is not None)
+    )
+    _add_looks(model, novel, normal)
+    used = _witnesses(model, novel, progress)
     count = None
     if not len(model.classes):
-        found = count_classes(novel.parts, used, order[~weak], model.config, progress)
-        normal = int(model.config.has_normal and not (model.learns_normal and not weak.any()))
-        model.set_count(max(found.count + normal, 1 + model.config.has_normal))
-        count = {**found.to_json_dict(), "normal": normal}
-    check_enough(int((~weak).sum()), model.n_region_classes - (examples is not None))
-    _train(model, novel, base, used, examples, progress)
-    features = _encode_again(model, novel, progress) if model.config.learn.train_last_block else novel.parts
-    _number_by_size(model, features, novel.regions)
+        found = count_classes(novel.parts, used, config, progress)
+        comes_on_top = int(config.has_normal and not model.learns_normal)
+        model.set_count(max(found.count + comes_on_top, 1 + config.has_normal))
+        count = {**found.to_json_dict(), "normal": comes_on_top}
+    check_enough(len(used), model.n_region_classes)
+    _train(model, novel, base, used, progress)
+    features = _encode_again(model, novel, progress) if config.learn.train_last_block else novel.parts
+    _number_by_size(model, features, novel)
     return features, count
 
 
-def count_classes(parts: FeatureParts, used: Rows, strong: Rows, config: Config, progress: Silent) -> CountEstimate:
-    """Estimate the number of classes from the regions that may be defects, on frozen features.
+def _add_looks(model: DiscoveryModel, novel: RegionStore, normal: tuple[Floats, Floats] | None) -> None:
+    """Let looks have a say near the line between normal and defect."""
+    if model.false_alarms is None or normal is None:
+        return
+    first = first_regions(novel.regions)
+    looks = novel.parts["image"][list(first.values())].astype(np.float32).mean(axis=1)
+    scores = np.array([novel.images[index].score for index in first])
+    model.false_alarms = add_looks(model.false_alarms, scores, looks, *normal)
+
+
+def _witnesses(model: DiscoveryModel, novel: RegionStore, progress: Silent) -> Rows:
+    """The regions to learn from, in an order that no file name has a say in.
+
+    Of each image that has a defect the strongest one, by √area times score: a defect that covers the product breaks into
+    regions that differ between images, and weaker ones may be false alarms. With masks, and where the normal class is
+    learned like the others, all of them.
+    """
+    order = by_content(novel.regions)
+    if model.binarizer is None or model.learns_normal:
+        return order
+    index = np.array([region.index for region in novel.regions])
+    strength = strengths(novel.regions)
+    strongest = order[np.argsort(-strength[order], kind="stable")]
+    _, first = np.unique(index[strongest], return_index=True)
+    chosen = np.zeros(len(order), bool)
+    chosen[strongest[first]] = True
+    of_image = model.false_alarm_probability(novel.parts, novel.regions, novel.images, rate=LEARNED_RATE)
+    clear = chosen & (of_image <= LEARNED_RATE)
+    wanted = max(model.n_region_classes, 1)
+    if clear.sum() < wanted <= chosen.sum():
+        progress.warn(
+            f"only {int(clear.sum())} images score clearly higher than normal ones, fewer than the {wanted} kinds of defect "
+            "asked for: classes are learned from all images with a region this time."
+        )
+        clear = chosen
+    return order[clear[order]]
+
+
+def count_classes(parts: FeatureParts, used: Rows, config: Config, progress: Silent) -> CountEstimate:
+    """Estimate the number of classes from the regions that are learned from, on frozen features.
 
     Parameters
     ----------
-    parts : name → (R, V, C) features of all regions
-    used : regions that are learned from, by which features are centred; strong : those that may be defects
+    parts : name → (R, V, L, C) features of all regions
     """
     weights = config.features.weights()
     space = FeatureSpace(weights).fit({name: parts[name][used] for name in weights}, center=config.features.center)
-    own = {name: parts[name][strong] for name in weights}
+    own = {name: parts[name][used] for name in weights}
     near = {name: weight for name, weight in weights.items() if name in CROP_PARTS}
     far = {name: weight for name, weight in weights.items() if name not in CROP_PARTS}
     kinds = [FeatureSpace(some, space.means).transform(own) for some in (near, far) if some]
@@ -79,52 +122,19 @@ def count_classes(parts: FeatureParts, used: Rows, strong: Rows, config: Config,
         )
 
 
-def by_content(regions: Sequence[Region]) -> Rows:
-    """Positions of the regions in an order that no file name has a say in: names of folders must not change a result."""
-    return np.array(sorted(range(len(regions)), key=lambda index: regions[index].digest), dtype=np.int64)
-
-
-def _false_alarms(
-    model: DiscoveryModel, regions: Sequence[Region], threshold: float, progress: Silent
-) -> npt.NDArray[np.bool_]:
-    """Decide how false alarms are known in this run; returns (R,) bool, the regions that score too low to be defects.
-
-    With masks every region is a defect. With maps the score tells false alarms, unless the normal class is learned
-    without examples, as it is where images without a region are learned too.
-    """
-    config, scores = model.config, np.array([region.score for region in regions], dtype=np.float32)
-    model.learns_normal = config.has_normal and (
-        config.crop.no_region == "learned" or (config.learn.normal == "class" and model.binarizer is not None)
-    )
-    if model.binarizer is None or not config.has_normal or model.learns_normal:
-        return np.zeros(len(scores), dtype=bool)
-    model.least_score = threshold
-    weak: npt.NDArray[np.bool_] = scores < threshold
-    count, n_strong = max(model.n_region_classes, 1), int((~weak).sum())
-    if n_strong < count <= len(scores):
-        progress.warn(
-            f"only {n_strong} regions score clearly higher than the rest, fewer than the {count} classes asked for: "
-            "weak regions are not taken for false alarms this time."
-        )
-        model.least_score = 0.0
-        weak = np.zeros(len(scores), dtype=bool)
-    return weak
-
-
 def _train(
     model: DiscoveryModel,
     novel: RegionStore,
     base: RegionSet | None,
     used: Rows,
-    examples: npt.NDArray[np.bool_] | None,
     progress: Silent,
 ) -> None:
-    """Train on the `used` regions, of which `examples` (bool) are normal for sure; every process learns the same lesson."""
+    """Train on the `used` regions; every process learns the same lesson."""
     config, vit, together = model.config, model.vit(progress.say), process_group()
     device = next(vit.parameters()).device
     lesson = Lesson(
         str(novel.run.path.absolute()), settings_for_helpers(config, device.type), model.n_region_classes,
-        0 if model.learns_normal else None, used.tolist(), None if examples is None else examples.tolist(),
+        0 if model.learns_normal else None, used.tolist(),
         None if base is None or base.labels is None else base.labels.tolist(),
     )  # fmt: skip
     n_views = len(used) + (0 if base is None else len(base)) if is_banked(config.learn, device) else 0
@@ -155,11 +165,12 @@ def _encode_again(model: DiscoveryModel, novel: RegionStore, progress: Silent) -
     return {**novel.parts, "class_token": np.concatenate(tokens)}
 
 
-def _number_by_size(model: DiscoveryModel, features: FeatureParts, regions: Sequence[Region]) -> None:
+def _number_by_size(model: DiscoveryModel, features: FeatureParts, novel: RegionStore) -> None:
     """The defect class with the most regions becomes class 1, and so on."""
     assert model.classifier is not None
     defects = np.flatnonzero(model.classes > 0)
-    best = model.region_probabilities(features, regions).argmax(axis=1)[by_content(regions)]
+    probabilities = model.region_probabilities(features, novel.regions, novel.images, rate=LEARNED_RATE)
+    best = probabilities.argmax(axis=1)[by_content(novel.regions)]
     found = np.searchsorted(defects, best[np.isin(best, defects)])
     rank = by_size(np.concatenate([found, np.arange(len(defects))]), len(defects))[-len(defects) :]
     order = np.argsort(rank)

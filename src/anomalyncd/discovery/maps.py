@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,21 +13,21 @@ import pandas as pd
 
 from ..data.dataset import Sample
 from ..data.images import read_image
-from ..data.layouts import stem_of
 from ..detect import Detector, Picture, build_detector
 from ..errors import BadFileError, DataError, RunError
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord, report_files
 from ..run.detector import CHECKSUMS, DETECTOR, is_whole, read_detector, save_detector
-from ..run.folder import IMAGES_TABLE, MAPS, METRICS, PARTIAL, SCORES, RunFolder
+from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, RunFolder
 from ..run.stages import Stages, content_order
-from ..run.store import file_stem
+from ..run.store import file_stem, map_names
 from ..run.tables import read_csv, to_csv
 
 MAP_SCORES = f"{MAPS}/scores.csv"
+NORMAL_TABLE = f"{NORMAL_MAPS}/maps.csv"
+MOST_HELD_OUT = 100  # normal images, evenly spread, that tell how normal ones score
 UNREADABLE = np.full((1, 1), np.nan, np.float32)  # map of such an image: every image has one, and this is never used
-MAX_NAME = 200  # bytes; file systems take 255, and a file that is being written has a longer name
 
 
 def make_maps(
@@ -60,7 +60,9 @@ def make_maps(
         if earlier is None and (made.needs_normal or normal):
             _warn_of_overlap(samples, normal, progress)
             with stages.timed("fitting"):
-                _fit(made, normal, progress)
+                readable = _fit(made, normal, progress)
+            with stages.timed("normal images"):
+                _write_held_out(folder, made, readable, progress)
         # A detector that compares the images with each other may take some as references: not those of the first folder.
         order = None if made.needs_normal else content_order(samples)
         table = write_maps(folder, samples, names, made, progress, order)
@@ -77,7 +79,7 @@ def make_maps(
                 "Choose another folder."
             )
         earlier = None if fitted is None else read_detector(fitted, stages.config)  # before anything is taken away
-    outputs = (MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS)
+    outputs = (MAPS, NORMAL_MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS)
     return with_maps, stages.once("maps", key, lambda: known, make, *outputs)
 
 
@@ -125,44 +127,39 @@ def write_maps(
     return pd.DataFrame([(r.id, r.score, r.height, r.width, r.error) for r in records], columns=columns)
 
 
-def map_names(samples: Sequence[Sample]) -> list[str]:
-    """Where the maps lie inside the run folder: as the images do, where their names allow it.
-
-    Images with the same name, or names that lead out of the folder, give numbered maps.
-
-    Examples
-    --------
-    >>> map_names([Sample("crack/000.png", Path("crack/000.png")), Sample("good/000.png", Path("good/000.png"))])
-    ['maps/crack/000.npy', 'maps/good/000.npy']
-    """
-    if are_mirrored(samples):
-        return [f"{MAPS}/{stem_of(sample.id)}.npy" for sample in samples]
-    return numbered_maps(samples)
+def normal_samples(folder: RunFolder, normal: Sequence[Sample]) -> list[Sample]:
+    """Those of the normal images whose maps the detector made as if it had not seen them, with these maps."""
+    if not folder.place(NORMAL_TABLE).is_file():
+        return []
+    table = read_csv(folder.place(NORMAL_TABLE))
+    place_of = dict(zip(table["image"], table["map"], strict=True))
+    return [replace(sample, map=folder.place(place_of[sample.id])) for sample in normal if sample.id in place_of]
 
 
-def numbered_maps(samples: Sequence[Sample], first: int = 0) -> list[str]:
-    """Names of maps that no other image of a run has; first : number of the first image."""
-    return [f"{MAPS}/{file_stem(index, sample.id)}.npy" for index, sample in enumerate(samples, start=first)]
+def _write_held_out(folder: RunFolder, detector: Detector, fitted: Sequence[Sample], progress: Silent) -> None:
+    """Maps of some of the images that a detector was fitted on, where it can tell what it would say of them unseen."""
+    places = sorted(set(np.linspace(0, len(fitted) - 1, min(MOST_HELD_OUT, len(fitted))).round().astype(int).tolist()))
+    chosen = [fitted[place] for place in places]
+    with progress.task("Scores of normal images", len(chosen)) as advance:
+        records = [ImageRecord(index, sample.id) for index, sample in enumerate(chosen)]
+        found = detector.held_out((image for _, image in _readable(chosen, records, advance)), places)
+        if found is None:
+            return
+        names = [f"{NORMAL_MAPS}/{file_stem(index, sample.id)}.npy" for index, sample in enumerate(chosen)]
+        for name, detection in zip(names, found, strict=True):
+            folder.write(name, _npy(detection.map))
+    table = pd.DataFrame({"image": [sample.id for sample in chosen], "map": names})
+    folder.write_text(NORMAL_TABLE, to_csv(table))
 
 
-def are_mirrored(samples: Sequence[Sample]) -> bool:
-    """Whether maps can be called as their images."""
-    stems = [PurePosixPath(stem_of(sample.id)) for sample in samples]
-    return len(set(stems)) == len(stems) and all(_is_plain(part) for stem in stems for part in stem.parts)
-
-
-def _is_plain(part: str) -> bool:
-    odd = part == ".." or part.startswith("/") or part.endswith((":", PARTIAL))
-    return not odd and len(part.encode("utf-8", "replace")) <= MAX_NAME
-
-
-def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent) -> None:
+def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent) -> list[Sample]:
+    """Fit, and return the images that could be read."""
     if not detector.needs_normal:
         if normal:
             progress.warn(f"the detector {detector.name!r} needs no normal images: those of --normal are not used.")
-        return
+        return []
     if not normal and detector.is_ready:
-        return
+        return []
     if not normal:
         raise DataError(f"the detector {detector.name!r} needs images of normal products: give them with --normal.")
     records = [ImageRecord(index, sample.id) for index, sample in enumerate(normal)]
@@ -173,6 +170,7 @@ def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent) -> None
             report_files(records, progress)  # raises where none could be read, and says why
             raise
     report_files(records, progress)
+    return [sample for sample, record in zip(normal, records, strict=True) if not record.error]
 
 
 def _warn_of_overlap(samples: Sequence[Sample], normal: Sequence[Sample], progress: Silent) -> None:

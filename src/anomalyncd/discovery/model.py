@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,20 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from ..assign.images import novel_probabilities
+from ..assign.false_alarms import FalseAlarms
+from ..assign.images import novel_probabilities, with_normal
 from ..assign.unknown import UnknownScore, fit_unknown
 from ..binarize.base import Binarizer
-from ..binarize.prepare import binarizer_for
+from ..binarize.prepare import restore_binarizer
 from ..checksums import seal, unseal
 from ..config import Config, make_config
 from ..data.dataset import Dataset
 from ..data.gather import Sources, gather
 from ..errors import DataError, RunError
-from ..labels import default_name
+from ..labels import NORMAL, default_name
 from ..learn.classifier import Classifier, FeatureParts
 from ..learn.features import RegionEncoder, TokenNetwork
 from ..regions.extract import Extractor
-from ..regions.find import Region
+from ..regions.find import Region, first_regions, strengths
+from ..regions.records import ImageRecord
 from ..run.folder import CLASS_NAMES, FORMAT, MODEL_FILE, RunFolder
 
 if TYPE_CHECKING:  # a model is read, and its exported form runs, without torch
@@ -41,9 +43,8 @@ class DiscoveryModel:
     config : the settings it was fitted with
     classifier : None when there was no region to learn from
     binarizer : fitted on the maps, None when masks were given
-    least_score : regions with a lower score are false alarms
+    false_alarms : how likely a finding is one; None with masks, or where nothing tells
     learns_normal : whether the classifier's first class is the normal one
-    cut_score : where an image without a stable region is cut, see `Extractor`
     names : label → name of the class
     classes : (K,) int, labels in the order of the columns of all probabilities; empty until their number is known
     unknown : how far regions lie from all that was fitted; None when there was no region
@@ -53,9 +54,8 @@ class DiscoveryModel:
     config: Config
     classifier: Classifier | None = None
     binarizer: Binarizer | None = None
-    least_score: float = 0.0
+    false_alarms: FalseAlarms | None = None
     learns_normal: bool = False
-    cut_score: float = 0.0
     names: dict[int, str] = field(default_factory=dict)
     classes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     unknown: UnknownScore | None = None
@@ -119,8 +119,38 @@ class DiscoveryModel:
         """Classes that regions fall into."""
         return len(self.learned_classes)
 
-    def region_probabilities(self, parts: FeatureParts, regions: Sequence[Region]) -> npt.NDArray[np.float64]:
-        """(R, K) over `classes`; rows of NaN where nothing was learned."""
+    def false_alarm_probability(
+        self, parts: FeatureParts, regions: Sequence[Region], images: Sequence[ImageRecord], rate: float | None = None
+    ) -> npt.NDArray[np.float64]:
+        """(R,) chance that a normal image has something as suspicious; up to `rate` it is a defect.
+
+        The strongest region of an image stands for the image: its score, and looks where they have a say. The others have
+        their own peak on top, and no region is more certain than its image. All 0 where nothing tells.
+
+        rate : instead of the setting `detect.false_alarms`
+        """
+        if self.false_alarms is None or self.binarizer is None or not regions:
+            return np.zeros(len(regions))
+        rate = self.config.detect.false_alarms if rate is None else rate
+        score_of = {record.index: record.score for record in images}
+        first = first_regions(regions)
+        places = {index: place for place, index in enumerate(first)}
+        looks = parts["image"][list(first.values())].astype(np.float32).mean(axis=1) if "image" in parts else None
+        of_images = self.false_alarms.of_images([score_of[index] for index in first], looks, rate)
+        of_image = np.array([places[region.index] for region in regions])
+        low, high = self.binarizer.low_, self.binarizer.high_
+        peaks = low + np.array([region.score for region in regions]) * (high - low)
+        chance: npt.NDArray[np.float64] = np.maximum(of_images[of_image], self.false_alarms.of_regions(peaks))
+        strength = strengths(regions)
+        for image in range(len(first)):
+            own = np.flatnonzero(of_image == image)
+            chance[own[strength[own].argmax()]] = of_images[image]
+        return chance
+
+    def region_probabilities(
+        self, parts: FeatureParts, regions: Sequence[Region], images: Sequence[ImageRecord], rate: float | None = None
+    ) -> npt.NDArray[np.float64]:
+        """(R, K) over `classes`; rows of NaN where nothing was learned. rate : as in `false_alarm_probability`."""
         out = np.zeros((len(regions), len(self.classes)))
         if not regions:
             return out
@@ -129,10 +159,9 @@ class DiscoveryModel:
         classifier = self.classifier
         novel = novel_probabilities(classifier.cosines(parts), classifier.n_base, classifier.temperature)
         out[:, len(self.classes) - self.n_region_classes :] = novel
-        if self.least_score > 0:
-            false_alarm = np.array([region.score for region in regions]) < self.least_score
-            out[false_alarm] = 0
-            out[false_alarm, 0] = 1
+        if self.false_alarms is not None and NORMAL in self.classes:
+            rate = self.config.detect.false_alarms if rate is None else rate
+            out = with_normal(out, self.false_alarm_probability(parts, regions, images, rate), rate)
         return out
 
     def fit_unknown(
@@ -153,15 +182,17 @@ class DiscoveryModel:
         return scores
 
     def recognize(
-        self, parts: FeatureParts, regions: Sequence[Region]
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """As `region_probabilities`, with rows of NaN for regions of an unknown kind, and the unknown score (R,) of each."""
-        probabilities, scores = self.region_probabilities(parts, regions), np.zeros(len(regions))
+        self, parts: FeatureParts, regions: Sequence[Region], images: Sequence[ImageRecord]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """As `region_probabilities`, with rows of NaN for regions of an unknown kind; the unknown score (R,) of each; and
+        its `false_alarm_probability` (R,)."""
+        probabilities, scores = self.region_probabilities(parts, regions, images), np.zeros(len(regions))
+        chance = self.false_alarm_probability(parts, regions, images)
         if self.unknown is not None and self.classifier is not None and regions:
-            alarms = np.array([region.score for region in regions]) >= self.least_score
+            alarms = chance <= self.config.detect.false_alarms
             scores = np.where(alarms, self.unknown(self.classifier.space.transform(parts)), 0.0)
             probabilities[scores > 0.5] = np.nan
-        return probabilities, scores
+        return probabilities, scores, chance
 
     def vit(self, say: Say | None = None) -> MaskGuidedViT:
         """The backbone on its device, with the trained last block; loaded once."""
@@ -176,7 +207,9 @@ class DiscoveryModel:
     def extractor(self, say: Say | None = None, network: TokenNetwork | None = None) -> Extractor:
         """For new images: the same range, crops and features as when it was fitted; network : instead of the backbone."""
         encoder = make_encoder(network or self.vit(say), self.config)
-        return Extractor(self.config, self.binarizer, encoder, self.cut_score)
+        return Extractor(
+            self.config, self.binarizer, encoder, None if self.false_alarms is None else self.false_alarms.scores
+        )
 
     def pack(self) -> bytes:
         """The file's content."""
@@ -185,15 +218,16 @@ class DiscoveryModel:
         )
         if self.unknown is not None:
             tensors["reference"] = self.unknown.reference.astype(np.float16)
+        if self.false_alarms is not None:
+            tensors |= {name: value.astype(np.float16) for name, value in self.false_alarms.tensors().items()}
         meta = {
             "format": FORMAT,
             "version": __version__,
             "config": self.config.model_dump(mode="json"),
             "classifier": self.classifier.settings() if self.classifier else None,
             "binarizer": self.binarizer.get_state() if self.binarizer else None,
-            "least_score": self.least_score,
+            "false_alarms": self.false_alarms.settings() if self.false_alarms else None,
             "learns_normal": self.learns_normal,
-            "cut_score": self.cut_score,
             "names": {str(k): name for k, name in self.names.items()},
             "classes": self.classes.tolist(),
             "highest": self.highest,
@@ -223,9 +257,10 @@ class DiscoveryModel:
             classes, reference = np.array(meta["classes"], np.int64), tensors.pop("reference", None)
             limit = np.inf if meta["unknown_limit"] is None else float(meta["unknown_limit"])
             unknown = None if reference is None else UnknownScore(reference.astype(np.float32), limit)
+            false_alarms = FalseAlarms.restore(tensors, meta["false_alarms"]) if meta["false_alarms"] else None
             model = cls(
-                config, classifier, binarizer, meta["least_score"], meta["learns_normal"], meta["cut_score"], own_names,
-                classes, unknown, meta["highest"],
+                config, classifier, binarizer, false_alarms, meta["learns_normal"], own_names, classes, unknown,
+                meta["highest"],
             )  # fmt: skip
         except RunError:
             raise
@@ -264,9 +299,7 @@ def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
 
 def make_encoder(network: TokenNetwork, config: Config) -> RegionEncoder:
     """Features as configured."""
-    return RegionEncoder(network, config.features, input_size=config.model.input_size, batch_size=config.batch_size)
-
-
-def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
-    """The configured binariser with a range fitted earlier."""
-    return binarizer_for(config.binarize, has_normal=config.has_normal).set_state(state)
+    return RegionEncoder(
+        network, config.features, input_size=config.model.input_size, image_size=config.model.image_size,
+        batch_size=config.batch_size, train_last_block=config.learn.train_last_block,
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from ..labels import NORMAL, UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
 from ..regions.find import Region
 from ..regions.records import ImageRecord
+from ..run.folder import NORMAL_SCORES, RANGE, to_json
 from ..run.store import RegionStore
 from ..run.tables import DIGITS, REGION_COLUMNS, result_files
 from .model import DiscoveryModel
@@ -42,6 +44,7 @@ def assign(
     region_probabilities: npt.NDArray[np.float64],
     model: DiscoveryModel,
     unknown: npt.NDArray[np.float64] | None = None,
+    chance: npt.NDArray[np.float64] | None = None,
     truth: Mapping[str, str | None] | None = None,
 ) -> Assignment:
     """Merge region classes into image classes (paper Sec. 3.4).
@@ -54,6 +57,7 @@ def assign(
     region_probabilities : (R, K) over `classes`; rows of NaN are regions that nothing is known about (label −1)
     model : its classes, their names and `config.merge` are used
     unknown : (R,) in 0 … 1, how far each region lies from those that were fitted; an image has its largest
+    chance : (R,) in 0 … 1, how likely a normal image has something as suspicious; an image has its smallest
     truth : id → class by folder, only copied into the table
     """
     classes, names, config = model.classes, model.names, model.config.merge
@@ -77,6 +81,12 @@ def assign(
     far_off = np.zeros(len(regions)) if unknown is None else unknown
     image_unknown = np.zeros(len(images))
     np.maximum.at(image_unknown, of_image, far_off)
+    alarm = np.zeros(len(regions)) if chance is None else chance
+    image_alarm = np.ones(len(images))
+    np.minimum.at(image_alarm, of_image, alarm)
+    if model.false_alarms is not None:
+        own = model.false_alarms.scores.probability([record.score for record in images])
+        image_alarm = np.where(has_region, image_alarm, own)
     found = image_classes(region_labels, region_best, of_image, len(images))
 
     image_table = pd.DataFrame(
@@ -88,6 +98,7 @@ def assign(
             "classes": [";".join(map(str, f)) if f else "0" for f in found],
             "n_regions": [r.n_regions for r in images],
             "unknown": image_unknown.round(DIGITS),
+            "false_alarm": image_alarm.round(DIGITS),
             **{f"p_{k}": probabilities[:, column].round(DIGITS) for column, k in enumerate(classes.tolist())},
         }
     )
@@ -103,6 +114,7 @@ def assign(
     )
     region_table["probability"] = region_best.round(DIGITS)
     region_table["unknown"] = far_off.round(DIGITS)
+    region_table["false_alarm"] = alarm.round(DIGITS)
     return Assignment(labels, probabilities, classes, image_table, region_table)
 
 
@@ -151,16 +163,34 @@ def classify_stored(
     """
     regions = store.regions
     distances = model.fit_unknown(features, regions, None if unknown is None else ~unknown)
-    probabilities = model.region_probabilities(features, regions)
+    probabilities = model.region_probabilities(features, regions, store.images)
     for row, region in enumerate(regions):
         if (label := fixed.get((region.image, region.region))) is not None:
             probabilities[row] = model.classes == label
     if unknown is not None:
         probabilities[unknown] = np.nan
-    result = assign(store.images, regions, probabilities, model, distances, truth)
+    chance = model.false_alarm_probability(features, regions, store.images)
+    result = assign(store.images, regions, probabilities, model, distances, chance, truth)
     result.regions["crop"] = [store.crop_name(region) for region in regions]
     outliers = _outliers(model, features, result.regions)
-    return result, result_files(result.images, result.regions, outliers, rows, model.names)
+    files = result_files(result.images, result.regions, outliers, rows, model.names)
+    if model.binarizer is not None and model.config.has_normal:
+        files[NORMAL_SCORES] = to_json(_line(model, store, result)).encode()
+    return result, files
+
+
+def _line(model: DiscoveryModel, store: RegionStore, result: Assignment) -> dict[str, Any]:
+    """Where the line between normal and defect is, and what it rests on: the content of normal.json."""
+    known, rate = model.false_alarms, model.config.detect.false_alarms
+    fitted = store.run.read_json(RANGE)
+    return {
+        "source": "none" if known is None else known.source,
+        "rate": rate,
+        "line": None if known is None else known.scores.level(rate),
+        "normal_scores": fitted.get("normal_scores", []) if isinstance(fitted, dict) else [],
+        "scores": [record.score for record in store.images if not record.error],
+        "labels": result.labels.tolist(),
+    }
 
 
 def _outliers(model: DiscoveryModel, features: FeatureParts, regions: pd.DataFrame) -> pd.DataFrame:

@@ -29,7 +29,7 @@ class Lesson:
 
     run : the run folder; config : all settings, as JSON
     n_classes, normal : as `fit_classifier` takes them
-    used : regions to learn from, in this order; known_normal : which of those are normal for sure, or None
+    used : regions to learn from, in this order
     base : class of each region of the base set, or None where there is no such set
     """
 
@@ -38,7 +38,6 @@ class Lesson:
     n_classes: int
     normal: int | None
     used: list[int]
-    known_normal: list[bool] | None = None
     base: list[int] | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -48,9 +47,8 @@ class Lesson:
         """The regions to learn from."""
         used = np.array(self.used, np.int64)
         scores = np.array([store.regions[index].score for index in self.used], np.float32)
-        known_normal = None if self.known_normal is None else np.array(self.known_normal, bool)
         parts = {name: values[used] for name, values in store.parts.items()}
-        return RegionSet(parts, scores, lambda index: store.crop(self.used[index]), known_normal=known_normal)
+        return RegionSet(parts, scores, lambda index: store.crop(self.used[index]))
 
 
 def labelled_regions(store: RegionStore, labels: list[int]) -> RegionSet:

@@ -24,9 +24,9 @@ from ..regions.records import report_files
 from ..run.detector import read_detector
 from ..run.finished import FinishedRun
 from ..run.folder import MANIFEST, STAGES, UPDATE, RunFolder
-from ..run.store import SHARD, RegionStore
+from ..run.store import SHARD, RegionStore, numbered_maps
 from ..run.tables import manifest
-from .maps import numbered_maps, write_maps
+from .maps import write_maps
 from .model import DiscoveryModel
 from .relearn import Move, RunState, learn_again
 
@@ -165,7 +165,7 @@ def _joined(state: RunState, store: RegionStore, samples: Sequence[Sample]) -> R
     """The run with the new images behind its own; new regions have the classes that the model gives them, or −1."""
     model, n_images, n_regions = state.model, len(state.store.images), len(state.regions)
     new, parts = store.regions[n_regions:], {name: values[n_regions:] for name, values in store.parts.items()}
-    probabilities, _ = model.recognize(parts, new)
+    probabilities, *_ = model.recognize(parts, new, store.images)
     nothing = np.isnan(probabilities).any(axis=1)
     labels = np.where(nothing, UNKNOWN, model.classes[np.nan_to_num(probabilities).argmax(axis=1)])
     rows = manifest(store.images[n_images:], samples, store.run.path)
@@ -220,7 +220,8 @@ def _suspicion(state: RunState, n_before: int) -> npt.NDArray[np.float64]:
     wary, _ = fit_unknown(features[known], images[known], SUSPECTS)
     scores = np.zeros(len(features))
     scores[n_before:] = wary(features[n_before:])
-    scores[[region.score < state.model.least_score for region in state.regions]] = 0
+    chance = state.model.false_alarm_probability(state.features, state.regions, state.store.images)
+    scores[chance > state.model.config.detect.false_alarms] = 0
     return scores
 
 

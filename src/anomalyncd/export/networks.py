@@ -34,7 +34,7 @@ from ..regions.find import Region
 from ..run.finished import FinishedRun
 from ..run.folder import CLASS_NAMES, MODEL_FILE
 from ..runtime.folder import ExportInfo, GridInfo, NetworkInfo
-from ..runtime.graphs import GraphNetwork, load_engine, open_graph
+from ..runtime.graphs import GraphNetwork, grid_inputs, load_engine, open_graph
 from . import onnx
 from .target import check_outside, whole_folder
 
@@ -101,7 +101,7 @@ def export_networks(
     vit = finished.model.vit(progress.say)
     network, writers = _network(finished, vit)
     detector, grid, detector_writers = _detector(finished)
-    quantised = calibration_samples(finished, list(writers), vit, calibration) if int8 else {}
+    quantised = calibration_samples(finished, list(writers), network, calibration) if int8 else {}
     writers |= detector_writers
     ending = ".onnx" if format == "onnx" else ".xml"
     notes: dict[str, Any] = {"run": run.resolve().name, "inputs_and_outputs": {}}
@@ -140,14 +140,14 @@ def export_networks(
 def _network(run: FinishedRun, vit: MaskGuidedViT) -> tuple[NetworkInfo, Writers]:
     """The graphs that the run's features need."""
     features, size = run.model.config.features, run.model.config.model.input_size
-    block = run.model.extractor(network=vit).encoder.block
-    own = {name: getattr(vit, name) for name in NetworkInfo.model_fields if name != "block"}
+    blocks = run.model.extractor(network=vit).encoder.blocks
+    own = {name: getattr(vit, name) for name in ("n_blocks", "width", "patch_size", "mask_threshold", "keep_thin")}
     writers: Writers = {}
     if features.class_token:
-        writers["guided"] = lambda path: onnx.write_guided(path, vit, block, size)
-    if (features.patches and not features.class_token) or features.context or features.surround:
-        writers["patches"] = lambda path: onnx.write_patches(path, vit, block, size)
-    return NetworkInfo(block=block, **own), writers
+        writers["guided"] = lambda path: onnx.write_guided(path, vit, blocks if features.patches else (), size)
+    if (features.patches and not features.class_token) or features.image:  # crops and whole images differ in size
+        writers["patches"] = lambda path: onnx.write_grid(path, vit, blocks)
+    return NetworkInfo(grid=onnx.trained_grid(vit), blocks=blocks, **own), writers
 
 
 def _detector(run: FinishedRun) -> tuple[PatchCore | MuSc | None, GridInfo | None, Writers]:
@@ -192,13 +192,14 @@ def _quantized(model: Any, samples: Sequence[Inputs]) -> Any:
 
 
 def calibration_samples(
-    run: FinishedRun, graphs: Sequence[str], network: TokenNetwork, folder: Path | None = None
+    run: FinishedRun, graphs: Sequence[str], network: NetworkInfo, folder: Path | None = None
 ) -> dict[str, list[Inputs]]:
     """What the graphs of a run will be given: its stored crops, and its images where they still are.
 
     Parameters
     ----------
-    graphs : `patches`, images → tokens, and `guided`, images and kept patches → tokens; those of them that there are
+    graphs : `patches`, images of any size → tokens, and `guided`, images and kept patches → tokens; those of them that
+        there are
     folder : of images to take instead of the run's own
     """
     files = [Path(name) for name in run.manifest["file"].dropna()]
@@ -208,7 +209,7 @@ def calibration_samples(
         files = [folder / name for name, _ in find_images(folder)[0]]
         if not files:
             raise DataError(f"{folder}: expected images to take the ranges of int8 from (--calibration), none found.")
-    size = run.config.model.input_size
+    size, features = run.config.model.input_size, run.config.features
     stored = _spread(np.flatnonzero(run.regions["crop"].notna()).tolist(), MOST_CROPS)
     pairs = [(crop, mask) for crop, mask in map(run.crop, stored) if crop is not None and mask is not None]
     crops = [(centre(crop[None], size), centre(mask[None], size)) for crop, mask in pairs]
@@ -218,10 +219,11 @@ def calibration_samples(
         how: Any = {"threshold": network.mask_threshold, "keep_thin": network.keep_thin}
         found["guided"] = [{"images": crop, "keep": kept_patches(mask, grid, **how)} for crop, mask in crops]
     if "patches" in graphs:
-        found["patches"] = [{"images": crop} for crop, _ in crops]
-        for file in _spread([file for file in files if file.is_file()], MOST_IMAGES):
+        pictures = [crop for crop, _ in crops] if features.patches and "guided" not in graphs else []
+        for file in _spread([file for file in files if file.is_file() and features.image], MOST_IMAGES):
             with suppress(BadFileError):
-                found["patches"].append({"images": shrink(read_image(file), size)[None]})
+                pictures.append(shrink(read_image(file), run.config.model.image_size)[None])
+        found["patches"] = [grid_inputs(picture, network.patch_size, network.grid) for picture in pictures]
     return found
 
 

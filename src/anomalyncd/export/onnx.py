@@ -28,26 +28,20 @@ CLOSE = 1e-3  # how far numbers of a graph may be from the network's, as a share
 BATCH, HEIGHT, WIDTH = Dim("batch"), Dim("h", min=1), Dim("w", min=1)  # sides that may have any length
 
 
-class PatchGraph(nn.Module):
-    """images (B, H, W, 3) uint8 of one size → patch tokens after one block (B, P, C); position : None for timm's own."""
+class GuidedGraph(nn.Module):
+    """images (B, H, W, 3) uint8 of one size, keep (B, P) bool, the patches inside the mask → class token (B, C), and patch
+    tokens after the blocks (B, L, P, C) where there are any; position : None for timm's own."""
 
-    def __init__(self, vit: MaskGuidedViT, block: int, position: Tensor | None) -> None:
+    def __init__(self, vit: MaskGuidedViT, blocks: tuple[int, ...], position: Tensor | None) -> None:
         super().__init__()
-        self.vit, self.block = vit, block
+        self.vit, self.blocks = vit, blocks
         self.register_buffer("position", position, persistent=False)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, keep: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         with positions(self.position):
-            return self.vit.patch_tokens(images.permute(0, 3, 1, 2), self.block)
-
-
-class GuidedGraph(PatchGraph):
-    """images as above, keep (B, P) bool, the patches inside the mask → class token (B, C), patch tokens (B, P, C)."""
-
-    def forward(self, images: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        with positions(self.position):
-            tokens, _, patches = self.vit.trunk(images.permute(0, 3, 1, 2), keep, tap=self.block)
-        return self.vit.class_token(tokens, keep), patches
+            tokens, _, patches = self.vit.trunk(images.permute(0, 3, 1, 2), keep, taps=self.blocks)
+        class_token = self.vit.class_token(tokens, keep)
+        return (class_token, patches) if self.blocks else class_token
 
 
 class GridGraph(nn.Module):
@@ -68,27 +62,19 @@ class GridGraph(nn.Module):
         grid = torch.einsum("wx,hxc->hwc", columns, grid)
         position = torch.cat([trained[:, :n_prefix], grid.flatten(0, 1)[None]], dim=1)
         with positions(None if self.own else position):
-            found = self.vit.block_tokens(images.permute(0, 3, 1, 2), self.blocks)
-        tokens = torch.stack([found[block][:, self.vit.n_prefix :] for block in self.blocks], dim=1)
+            tokens = self.vit.patch_tokens(images.permute(0, 3, 1, 2), self.blocks)
         grids: Tensor = tokens.unflatten(2, (rows.shape[0], columns.shape[0]))
         return grids
 
 
-def write_patches(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Description:
-    """Write the graph `images → tokens` for square images."""
-    examples, free = [{"images": _noise(count, size, size)} for count in (2, 1)], {"images": {0: BATCH}}
-    module, same = (PatchGraph(vit, block, position) for position in (fixed_position(vit, size), None))
-    return write_graph(path, module, examples, ["tokens"], free, same)
-
-
-def write_guided(path: Path, vit: MaskGuidedViT, block: int, size: int) -> Description:
-    """Write the graph `images, keep → class_token, tokens` for square images."""
+def write_guided(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...], size: int) -> Description:
+    """Write the graph `images, keep → class_token, tokens` for square images; without blocks there are no tokens."""
     n_patches = size // vit.patch_size[0] * (size // vit.patch_size[1])
     keep = torch.arange(2 * n_patches).view(2, -1) % 3 == 0
     examples = [{"images": _noise(count, size, size), "keep": keep[:count]} for count in (2, 1)]
-    module, same = (GuidedGraph(vit, block, position) for position in (fixed_position(vit, size), None))
+    module, same = (GuidedGraph(vit, blocks, position) for position in (fixed_position(vit, size), None))
     free = {"images": {0: BATCH}, "keep": {0: BATCH}}
-    return write_graph(path, module, examples, ["class_token", "tokens"], free, same)
+    return write_graph(path, module, examples, ["class_token", "tokens"][: 1 + bool(blocks)], free, same)
 
 
 def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> Description:

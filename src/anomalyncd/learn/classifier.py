@@ -39,7 +39,7 @@ class Classifier:
         return len(self.weight) - self.n_base
 
     def cosines(self, parts: FeatureParts) -> npt.NDArray[np.float32]:
-        """Likeness of regions and classes: name → (R, V, C) gives (R, n_base + K), base classes first."""
+        """Likeness of regions and classes: name → (R, V, L, C) gives (R, n_base + K), base classes first."""
         return self.space.transform(parts) @ self.weight.T
 
     def renumber(self, order: npt.NDArray[np.int64]) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import AgglomerativeClustering, KMeans
+from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from ..errors import DataError
@@ -13,6 +17,11 @@ Floats = npt.NDArray[np.float32]
 RESTARTS = 20
 MOST_STEPS = 200
 TOLERANCE = 1e-4  # squared sum of the centres' moves that ends the iteration
+MOST_IN_TREE = 3000  # points that Ward's method joins: its room grows with their square
+RESAMPLES = 20  # by which an assignment's stability is measured
+MOST_RESAMPLED = 1000
+TEMPERATURES = np.geomspace(0.02, 1.0, 40)
+DEFAULT_TEMPERATURE = 0.1  # the student's, where there is too little to measure
 
 
 def kmeans(features: npt.NDArray[np.float32], n_clusters: int, seed: int) -> npt.NDArray[np.int64]:
@@ -111,7 +120,69 @@ def _plus_plus(points: Floats, means: list[Floats], count: int, rng: np.random.G
 def ward(features: npt.NDArray[np.float32], n_clusters: int) -> npt.NDArray[np.int64]:
     """Ward's agglomerative clusters, the largest first; as `kmeans`."""
     check_enough(len(features), n_clusters)
+    if len(features) == 1:  # which scikit-learn refuses
+        return np.zeros(1, np.int64)
     return by_size(AgglomerativeClustering(n_clusters, linkage="ward").fit_predict(features), n_clusters)
+
+
+def ward_kmeans(features: npt.NDArray[np.float32], n_clusters: int, seed: int) -> npt.NDArray[np.int64]:
+    """k-means that starts from Ward's clusters: as `kmeans`, steadier where classes differ in size, and without restarts.
+
+    Of many points a random sample makes Ward's tree.
+
+    Examples
+    --------
+    >>> ward_kmeans(np.float32([[1, 0], [1, 0.1], [0, 1]]), 2, seed=0).tolist()
+    [0, 0, 1]
+    """
+    check_enough(len(features), n_clusters)
+    some = features
+    if len(features) > MOST_IN_TREE:
+        some = features[np.random.default_rng(seed).choice(len(features), MOST_IN_TREE, replace=False)]
+    start = centres(some, ward(some, n_clusters), n_clusters)
+    with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters
+        labels = KMeans(n_clusters, init=start, n_init=1, random_state=seed).fit_predict(features)
+    return by_size(labels, n_clusters)
+
+
+def stable_temperature(features: Floats, weight: Floats, seed: int) -> float:
+    """The temperature at which softmax(cosine / temperature) says how stable the assignment of a point is.
+
+    Halves of the points are clustered anew, and all points are given to the clusters of each half, which are matched with
+    the classes. The share of halves that put a point into a class is what its probability should be; of a range of
+    temperatures the one with the smallest cross-entropy is taken.
+
+    Parameters
+    ----------
+    features : (R, D) and weight : (K, D) unit vectors
+    """
+    n_classes, rng = len(weight), np.random.default_rng(seed)
+    if len(features) > MOST_RESAMPLED:
+        features = features[np.sort(rng.choice(len(features), MOST_RESAMPLED, replace=False))]
+    half = len(features) // 2
+    if n_classes < 2 or half < n_classes:
+        return DEFAULT_TEMPERATURE
+    cosines = features @ weight.T  # (R, K)
+    own = cosines.argmax(axis=1)
+    shares = np.zeros(cosines.shape)
+    for _ in range(RESAMPLES):
+        rows = rng.permutation(len(features))[:half]
+        means = centres(features[rows], ward_kmeans(features[rows], n_classes, seed), n_classes)
+        means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+        found = (features @ means.T).argmax(axis=1)
+        agree = np.zeros((n_classes, n_classes))
+        np.add.at(agree, (found, own), 1)
+        _, matched = linear_sum_assignment(agree, maximize=True)
+        shares[np.arange(len(features)), matched[found]] += 1 / RESAMPLES
+    losses = [-(shares * _log_softmax(cosines / value)).sum() for value in TEMPERATURES]
+    return float(TEMPERATURES[int(np.argmin(losses))])
+
+
+def _log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    out: npt.NDArray[np.floating] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return out
 
 
 def centres(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.float32]:

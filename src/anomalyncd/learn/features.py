@@ -6,10 +6,11 @@ exported form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +25,9 @@ Flags = npt.NDArray[np.bool_]
 Pictures = npt.NDArray[np.uint8]
 
 CROP_PARTS = ("class_token", "patches")  # seen in the crop; the others in the whole image
+# Share of the way from the typical patch of an image to its peak over which a patch loses a factor e: the typical one then
+# has about a thousandth of the peak's weight, so that a thousand of them do not drown it.
+PEAK_SHARE = 0.15
 
 
 class TokenNetwork(Protocol):
@@ -35,12 +39,13 @@ class TokenNetwork(Protocol):
     mask_threshold: float
     keep_thin: bool
 
-    def patches(self, images: Pictures, block: int) -> Values:
-        """Patch tokens after `block`, counted from 0, without guidance: (B, P, C)."""
+    def patches(self, images: Pictures, blocks: Sequence[int]) -> Values:
+        """Patch tokens after each of `blocks`, counted from 0, without guidance: (B, L, P, C)."""
         ...
 
-    def guided(self, images: Pictures, masks: Flags, block: int) -> tuple[Values, Values]:
-        """Class token of the whole network, guided by masks (B, H, W): (B, C); and patch tokens after `block`: (B, P, C)."""
+    def guided(self, images: Pictures, masks: Flags, blocks: Sequence[int]) -> tuple[Values, Values]:
+        """Class token of the whole network, guided by masks (B, H, W): (B, C); and patch tokens after each of `blocks`,
+        which may be none: (B, L, P, C)."""
         ...
 
 
@@ -49,9 +54,10 @@ class CropBatch:
     """Regions as pictures.
 
     crops : (R, S, S, 3) uint8, and masks : (R, S, S) bool
-    contexts : (I, T, T, 3) uint8, the whole images, and context_masks : (R, T, T) float32 0 … 1, the region in it
+    contexts : (I, T, T, 3) uint8, the whole images, and context_masks : (R, T, T) float32 0 … 1, the region in its image
     image_of : (R,) int, the row of `contexts` that a region lies in
-    crop_maps : (R, S, S) and context_maps : (I, T, T) float32 0 … 1, the anomaly map in the same frames; None without maps
+    crop_maps : (R, S, S) and context_maps : (I, T, T) float32 0 … 1, the anomaly map in the same frames; None without maps,
+        the former also where no part needs them
     """
 
     crops: npt.NDArray[np.uint8]
@@ -67,85 +73,114 @@ class CropBatch:
 
 
 class RegionEncoder:
-    """Pictures of regions → a unit vector for each wanted part and view.
+    """Pictures of regions → a unit vector for each wanted part, view and block.
 
     Parameters
     ----------
     network : the mask-guided backbone
-    config : which parts are wanted, from which block
-    input_size : side of the network's input in pixels, whole patches
+    config : which parts are wanted, from which blocks
+    input_size, image_size : side in pixels of crops and of whole images as the network sees them, whole patches
     batch_size : pictures in one pass
+    train_last_block : whether the last block is learned, so that its patch tokens would not stay what they are
     """
 
-    def __init__(self, network: TokenNetwork, config: FeatureConfig, *, input_size: int, batch_size: int = 16) -> None:
+    def __init__(
+        self,
+        network: TokenNetwork,
+        config: FeatureConfig,
+        *,
+        input_size: int,
+        image_size: int = 336,
+        batch_size: int = 16,
+        train_last_block: bool = False,
+    ) -> None:
         self.network = network
         self.config = config
         self.input_size = input_size
         self.batch_size = batch_size
         side = network.patch_size[0]
-        if input_size % side:
-            raise SettingsError(
-                f"model.input_size must be a multiple of {side}, the patch size of this backbone, but got {input_size}: "
-                f"take {max(1, round(input_size / side)) * side}."
-            )
-        last = network.n_blocks - 2  # the last block is the one that may be trained, so patches are taken before it
-        self.block = last if config.block is None else config.block
-        if self.block > last:
-            raise SettingsError(
-                f"features.block must be at most {last}, the last but one of this backbone, but got {self.block}."
-            )
+        for name, size in {"input_size": input_size, **({"image_size": image_size} if config.image else {})}.items():
+            if size % side:
+                raise SettingsError(
+                    f"model.{name} must be a multiple of {side}, the patch size of this backbone, but got {size}: "
+                    f"take {max(1, round(size / side)) * side}."
+                )
+        usable = network.n_blocks - train_last_block
+        self.blocks = (max(3 * usable // 4 - 1, 0), usable - 1) if config.blocks is None else tuple(config.blocks)
+        if max(self.blocks) >= usable:
+            last = f"{usable - 1}, the last {'block that is not trained' if train_last_block else 'block'}"
+            raise SettingsError(f"features.blocks must be at most {last} of this backbone, but got {max(self.blocks)}.")
 
     def encode(self, batch: CropBatch) -> dict[str, npt.NDArray[np.float16]]:
-        """Each wanted part of each region in each dihedral view: name → (R, V, C) float16 unit vectors."""
-        return _stacked(
-            [
-                self._crop_parts(batch.crops, batch.masks, view, batch.crop_maps) | self._image_parts(batch, view)
-                for view in range(self.config.views)
-            ]
-        )
+        """Each wanted part of each region in each dihedral view: name → (R, V, L, C) float16 unit vectors.
 
-    def encode_crops(self, crops: Pictures, masks: Flags) -> dict[str, npt.NDArray[np.float16]]:
+        L is the number of blocks, and 1 for the class token.
+        """
+        parts = self.encode_crops(batch.crops, batch.masks, batch.crop_maps)
+        if self.config.image:
+            parts["image"] = self._images(batch.contexts, batch.image_of, self._image_weights(batch))
+        return parts
+
+    def encode_crops(
+        self, crops: Pictures, masks: Flags, maps: Values | None = None
+    ) -> dict[str, npt.NDArray[np.float16]]:
         """As `encode`, for the parts that need the crops only."""
-        return _stacked([self._crop_parts(crops, masks, view) for view in range(self.config.views)])
+        wanted = [name for name in CROP_PARTS if getattr(self.config, name)]
+        views = [self._crop_parts(crops, masks, maps, view) for view in range(self.config.views if wanted else 0)]
+        return {name: _stacked([view[name] for view in views]) for name in wanted}
 
-    def _crop_parts(
-        self, crops: Pictures, all_masks: Flags, view: int, maps: Values | None = None
-    ) -> dict[str, Values]:
-        found: dict[str, list[Values]] = {}
-        if not self.config.class_token and not self.config.patches:
-            return {}
-        for start in range(0, len(crops), self.batch_size):
-            chunk = slice(start, start + self.batch_size)
+    def _crop_parts(self, crops: Pictures, all_masks: Flags, maps: Values | None, view: int) -> dict[str, Values]:
+        """(R, L, C) each."""
+        found: dict[str, list[Values]] = {name: [] for name in CROP_PARTS}
+        for chunk in self._chunks(len(crops)):
             images = dihedral(centre(crops[chunk], self.input_size), view)
             masks = dihedral(centre(all_masks[chunk], self.input_size), view)
             if self.config.class_token:
-                class_token, tokens = self.network.guided(images, masks, self.block)
-                found.setdefault("class_token", []).append(class_token)
-            else:  # fewer blocks, and without guidance, which (mode `class`) changes nothing for patches
-                tokens = self.network.patches(images, self.block)
+                class_token, tokens = self.network.guided(images, masks, self.blocks if self.config.patches else ())
+                found["class_token"].append(class_token[:, None])
+            else:  # fewer blocks, and without guidance: in mode `class` patches see it only by way of the class token
+                tokens = self.network.patches(images, self.blocks)
             if self.config.patches:
                 scores = None if maps is None else dihedral(centre(maps[chunk], self.input_size), view)
-                found.setdefault("patches", []).append(weighted_mean(tokens, self._weights(masks, scores)))
-        return {name: np.concatenate(values) for name, values in found.items()}
+                found["patches"].append(weighted_mean(tokens, self._weights(masks, scores)))
+        return {name: np.concatenate(values) for name, values in found.items() if values}
 
-    def _image_parts(self, batch: CropBatch, view: int) -> dict[str, Values]:
-        """The region and its surround as seen in the whole image; one pass for an image serves all its regions."""
-        wanted = [name for name in ("context", "surround") if getattr(self.config, name)]
-        found = {name: np.empty((len(batch), self.network.width), np.float32) for name in wanted}
-        for start in range(0, len(batch.contexts) if wanted else 0, self.batch_size):
-            tokens = self.network.patches(dihedral(batch.contexts[start : start + self.batch_size], view), self.block)
-            rows = np.flatnonzero((batch.image_of >= start) & (batch.image_of < start + self.batch_size))
-            own = tokens[batch.image_of[rows] - start]
-            maps = None if batch.context_maps is None else dihedral(batch.context_maps[batch.image_of[rows]], view)
-            masks = dihedral(batch.context_masks[rows], view)
-            weights = self._weights(masks, maps)
-            if "context" in found:
-                found["context"][rows] = weighted_mean(own, weights)
-            if "surround" in found:
-                found["surround"][rows] = weighted_mean(own, dilate(weights, self._grid(masks)))
-        return found
+    def _images(self, contexts: Pictures, image_of: npt.NDArray[np.int64], weights: Values) -> npt.NDArray[np.float16]:
+        """Tokens of whole images (I, T, T, 3), averaged with weights (R, P) of each region: (R, V, L, C)."""
+        grids = weights.reshape(-1, *self._grid(contexts))  # pictures of one pixel a patch, which turn with the images
+        views = []
+        for view in range(self.config.views):
+            found = np.empty((len(weights), len(self.blocks), self.network.width), np.float32)
+            for chunk in self._chunks(len(contexts)):  # an image is looked at once for all its regions
+                tokens = self.network.patches(dihedral(contexts[chunk], view), self.blocks)
+                rows = np.flatnonzero((image_of >= chunk.start) & (image_of < chunk.stop))
+                turned = dihedral(grids[rows], view).reshape(len(rows), -1)
+                found[rows] = weighted_mean(tokens[image_of[rows] - chunk.start], turned)
+            views.append(found)
+        return _stacked(views)
 
-    def _grid(self, pictures: Values | Flags) -> tuple[int, int]:
+    def _image_weights(self, batch: CropBatch) -> Values:
+        """How much each patch of the whole image counts for a region, (R, P): by the map, but for the other regions of the
+        image, which may be other defects; without a map, the region alone."""
+        own = self._weights(batch.context_masks, None)
+        if batch.context_maps is None:
+            return own
+        grid = self._grid(batch.context_masks)
+        inside = kept_patches(
+            batch.context_masks, grid, threshold=self.network.mask_threshold, keep_thin=self.network.keep_thin
+        )
+        all_inside = np.zeros((len(batch.contexts), inside.shape[1]), np.int64)
+        np.add.at(all_inside, batch.image_of, inside)
+        other = (all_inside[batch.image_of] - inside).reshape(-1, *grid) > 0
+        around = np.stack([cv2.dilate(one, np.ones((3, 3), np.uint8)) for one in other.astype(np.uint8)])
+        other = (around.reshape(inside.shape) > 0) & ~inside
+        other[other.all(axis=1)] = False
+        return map_weights(patch_means(batch.context_maps, grid)[batch.image_of], ~other)
+
+    def _chunks(self, count: int) -> Iterator[slice]:
+        return (slice(start, start + self.batch_size) for start in range(0, count, self.batch_size))
+
+    def _grid(self, pictures: Pictures | Values | Flags) -> tuple[int, int]:
         height, width = self.network.patch_size
         return pictures.shape[1] // height, pictures.shape[2] // width
 
@@ -160,18 +195,18 @@ class RegionEncoder:
 
 
 class FeatureSpace:
-    """Parts → one vector a region: views averaged, the fitted mean taken off, parts weighted and joined.
+    """Parts → one vector a region: views averaged, the fitted means taken off, blocks and parts weighted and joined.
 
     Attributes
     ----------
     weights : part name → weight
-    means : part name → (C,) float32, mean of the fitted regions (zeros where nothing is taken off)
+    means : part name → (L, C) float32, mean of the fitted regions (zeros where nothing is taken off)
 
     Examples
     --------
-    >>> space = FeatureSpace({"patches": 1.0}).fit({"patches": np.eye(3, dtype=np.float32)[:, None]})
-    >>> space.transform({"patches": np.eye(3, dtype=np.float32)[:, None]}).shape
-    (3, 3)
+    >>> parts = {"patches": np.eye(6, dtype=np.float32).reshape(3, 1, 4, 3)}  # three regions, one view, four blocks
+    >>> FeatureSpace({"patches": 1.0}).fit(parts).transform(parts).shape
+    (3, 12)
     """
 
     def __init__(self, weights: Mapping[str, float], means: Mapping[str, Floats] | None = None) -> None:
@@ -179,30 +214,33 @@ class FeatureSpace:
         self.means = dict(means or {})
 
     def fit(self, parts: Mapping[str, Floats], *, center: bool = True) -> FeatureSpace:
-        """Learn the means. parts: name → (R, V, C)."""
+        """Learn the means. parts: name → (R, V, L, C)."""
         for name, values in parts.items():
             mean = values.astype(np.float32).mean(axis=1).mean(axis=0)
             self.means[name] = mean if center and len(values) > 1 else np.zeros_like(mean)
         return self
 
     def transform(self, parts: Mapping[str, Floats]) -> npt.NDArray[np.float32]:
-        """One unit vector a region, over all its views: name → (R, V, C) gives (R, D), D = sum of C over the parts."""
+        """One unit vector a region, over all its views: name → (R, V, L, C) gives (R, D), D = sum of L·C over the parts."""
         averaged = {name: parts[name].astype(np.float32).mean(axis=1) for name in self.weights}
         return unit(self.join(averaged))
 
     def join(self, parts: Mapping[str, Floats]) -> npt.NDArray[np.float32]:
-        """Weighted parts side by side: name → (…, C) gives (…, D); not scaled to length 1."""
-        joined = [
-            weight * unit(parts[name].astype(np.float32) - self.means.get(name, np.float32(0)))
-            for name, weight in self.weights.items()
-            if name in parts
-        ]
+        """Weighted parts side by side: name → (…, L, C) gives (…, D); not scaled to length 1.
+
+        Each block of a part has 1/√L of its weight, so that the part has its weight as its length.
+        """
+        joined = []
+        for name in (name for name in self.weights if name in parts):
+            blocks = unit(parts[name].astype(np.float32) - self.means.get(name, np.float32(0)))
+            blocks *= np.float32(self.weights[name] / np.sqrt(blocks.shape[-2]))
+            joined.append(blocks.reshape(*blocks.shape[:-2], -1))
         return np.concatenate(joined, axis=-1)
 
 
-def _stacked(views: list[dict[str, Values]]) -> dict[str, npt.NDArray[np.float16]]:
-    """One dictionary a view, name → (R, C), as name → (R, V, C) unit vectors."""
-    return {name: np.stack([unit(view[name]) for view in views], axis=1).astype(np.float16) for name in views[0]}
+def _stacked(views: list[Values]) -> npt.NDArray[np.float16]:
+    """(R, L, C) of each view as unit vectors (R, V, L, C)."""
+    return unit(np.stack(views, axis=1)).astype(np.float16)
 
 
 def unit(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -213,9 +251,9 @@ def unit(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def weighted_mean(tokens: Values, weights: Values) -> Values:
-    """Mean of tokens (B, P, C) with weights (B, P), of which each row has one above 0 → (B, C)."""
+    """Mean of tokens (B, L, P, C) with weights (B, P), of which each row has one above 0 → (B, L, C)."""
     shares = weights / weights.sum(axis=1, keepdims=True)
-    mean: Values = np.matmul(shares[:, None], tokens)[:, 0]
+    mean: Values = np.matmul(shares[:, None, None], tokens)[:, :, 0]
     return mean
 
 
@@ -243,9 +281,24 @@ def focused(keep: Flags, scores: Values, focus: float) -> Values:
     return np.where(keep, np.exp(-below / np.float32(focus)), np.float32(0)).astype(np.float32)
 
 
-def dilate(weights: Values, grid: tuple[int, int]) -> Values:
-    """The largest weight among each patch and its eight neighbours: (B, P) → (B, P)."""
-    padded = np.pad(weights.reshape(-1, *grid), ((0, 0), (1, 1), (1, 1)))  # weights are never below 0
-    rows = np.maximum(np.maximum(padded[:, :-2], padded[:, 1:-1]), padded[:, 2:])
-    both: Values = np.maximum(np.maximum(rows[..., :-2], rows[..., 1:-1]), rows[..., 2:])
-    return both.reshape(len(weights), -1)
+def map_weights(scores: Values, counted: Flags) -> Values:
+    """Weights that follow the anomaly map over whole images: w = exp(−(max − m) / (0.15 · (max − median))) for a patch of
+    map value m, max being the highest counted one and median that of the image; 1 where the two are the same.
+
+    Unlike `focused` it needs no mask, so what a mask missed has a say, and normal images have weights too.
+
+    Parameters
+    ----------
+    scores : (R, P) map values; counted : (R, P) bool, at least one in each row; the others get 0
+
+    Examples
+    --------
+    >>> scores = np.float32([[0.2, 0.2, 0.2, 0.74, 0.8, 0.9]])
+    >>> map_weights(scores, scores < 0.85).astype(float).round(3).tolist()
+    [[0.0, 0.0, 0.0, 0.298, 1.0, 0.0]]
+    """
+    peak = np.where(counted, scores, -np.inf).max(axis=1, keepdims=True)
+    span = PEAK_SHARE * (peak - np.median(scores, axis=1, keepdims=True))
+    below = np.divide(peak - scores, span, out=np.zeros_like(scores), where=counted & (span > 0))
+    weights: Values = np.where(counted, np.exp(-below), np.float32(0)).astype(np.float32)
+    return weights

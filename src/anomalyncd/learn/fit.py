@@ -15,7 +15,7 @@ from ..config import Config, LearnConfig
 from ..model.backbone import MaskGuidedViT
 from .bank import CropReader, Crops, Views, fill_bank
 from .classifier import Classifier, FeatureParts
-from .cluster import centres, check_enough, kmeans, semi_supervised_kmeans
+from .cluster import centres, check_enough, kmeans, stable_temperature, ward_kmeans
 from .distributed import ALONE, ProcessGroup
 from .features import FeatureSpace
 from .losses import Temperatures
@@ -29,18 +29,16 @@ BANK = "bank.partial"  # a run sweeps such names away, so a killed one leaves no
 class RegionSet:
     """Regions to learn from.
 
-    parts : part name → (R, V, C) features of the frozen network
+    parts : part name → (R, V, L, C) features of the frozen network
     scores : (R,) float32 crop scores
     crops : reads one crop and its mask; only used when the last block is trained
     labels : (R,) int base class of each region, or None for regions to be discovered
-    known_normal : (R,) bool, regions that are known to belong to the normal class, or None for none
     """
 
     parts: FeatureParts
     scores: npt.NDArray[np.float32]
     crops: CropReader
     labels: npt.NDArray[np.int64] | None = None
-    known_normal: npt.NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -72,8 +70,7 @@ def fit_classifier(
     ----------
     vit : the backbone that the parts come from; its last block is trained in place, if it is to be trained
     workspace : folder for a view bank, which is removed again
-    normal : which of the novel classes is the normal one (for pseudo-label correction), None for none; 0 where
-        some regions are known to be normal
+    normal : which of the novel classes is the normal one (for pseudo-label correction), None for none
     on_view, on_epoch : called after each region of the bank that this process computes, and each epoch
     group : processes that all call this with the same arguments to share the work
     """
@@ -83,12 +80,7 @@ def fit_classifier(
     sets = [novel] if base is None else [novel, base]
     n_base = 0 if base is None or base.labels is None else int(base.labels.max()) + 1
     labels = np.concatenate([np.full(len(s), -1) if s.labels is None else s.labels for s in sets])
-    if novel.known_normal is not None and learn.correction_threshold >= 0:
-        # Eq. 5 of the paper at its ends: what is known to be normal has that pseudo label, the others stay as they are.
-        learn = learn.model_copy(update={"correction_threshold": 1.0})
-        scores = np.concatenate([~novel.known_normal, *(np.ones(len(s)) for s in sets[1:])]).astype(np.float32)
-    else:
-        scores = np.concatenate([s.scores for s in sets])
+    scores = np.concatenate([s.scores for s in sets])
 
     space = FeatureSpace(config.features.weights())
     # A trained class token comes from tokens in every step; only the other parts stay as they are.
@@ -96,11 +88,12 @@ def fit_classifier(
     space.fit({name: novel.parts[name] for name in frozen}, center=config.features.center)
     joined = [space.join({name: s.parts[name] for name in frozen}).astype(np.float16) for s in sets if frozen]
     vectors = np.concatenate(joined) if joined else None
+    width = (vit.width if learn.train_last_block else 0) + (0 if vectors is None else vectors.shape[-1])
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.random_state)
         net = RegionNet(
-            vit.width * len(space.weights), n_base + n_classes, learn.n_heads,
+            width, n_base + n_classes, learn.n_heads,
             vit=vit if learn.train_last_block else None, class_weight=config.features.class_token,
             contrastive=learn.contrastive_weight > 0,
         ).to(device)  # fmt: skip
@@ -125,11 +118,16 @@ def fit_classifier(
     if group.leads:
         shutil.rmtree(workspace / BANK, ignore_errors=True)
     weight = net.heads.weight[best_head].detach().cpu().numpy()
+    temperature = Temperatures.student
+    if (
+        not learn.epochs
+    ):  # nothing was trained with the student's temperature, so probabilities are free to mean something
+        temperature = stable_temperature(space.transform(novel.parts), weight[n_base:], config.random_state)
     last_block = {}
     if learn.train_last_block:
         last_block = {name: value.cpu().numpy().copy() for name, value in net.last.state_dict().items()}
         net.last.requires_grad_(False)
-    return Classifier(space, weight, n_base, Temperatures.student, last_block, history)
+    return Classifier(space, weight, n_base, temperature, last_block, history)
 
 
 def is_banked(learn: LearnConfig, device: torch.device) -> bool:
@@ -140,30 +138,24 @@ def is_banked(learn: LearnConfig, device: torch.device) -> bool:
 def _start_from_clusters(
     net: RegionNet, space: FeatureSpace, novel: RegionSet, base: RegionSet | None, seed: int, normal: int | None
 ) -> None:
-    """Point each head at the clusters of one k-means run of its own, and at the means of the base classes.
+    """Point the first head at Ward's clusters, the others at one k-means run each, and all at the means of the base classes.
 
     What has no members (regions that are all alike make fewer clusters than asked for) keeps the direction it began with.
     """
     features = space.transform(novel.parts)  # (R, D)
-    known_normal = np.zeros(len(novel), dtype=bool) if novel.known_normal is None else novel.known_normal
     known = np.empty((0, features.shape[1]), np.float32)
     if base is not None and base.labels is not None:
         known = centres(space.transform(base.parts), base.labels, int(base.labels.max()) + 1)
     n_heads, n_outputs, _ = net.heads.directions.shape
     n_classes = n_outputs - len(known)
     for head in range(n_heads):
-        own_seed = (seed * 1000 + head) % 2**32
-        if known_normal.any():
-            others, of_normal = features[~known_normal], features[known_normal]
-            labels = np.zeros(len(of_normal), np.int64)
-            found = semi_supervised_kmeans(others, of_normal, labels, n_classes - 1, own_seed)
-        else:
-            labels = kmeans(features, n_classes, own_seed)
-            found = centres(features, labels, n_classes)
-            if normal is not None:  # the cluster of the lowest mean score: most likely false alarms
-                members = [novel.scores[labels == k] for k in range(n_classes)]
-                weakest = int(np.argmin([scores.mean() if len(scores) else np.inf for scores in members]))
-                found[[normal, weakest]] = found[[weakest, normal]]
+        cluster = kmeans if head else ward_kmeans
+        labels = cluster(features, n_classes, (seed * 1000 + head) % 2**32)
+        found = centres(features, labels, n_classes)
+        if normal is not None:  # the cluster of the lowest mean score: most likely false alarms
+            members = [novel.scores[labels == k] for k in range(n_classes)]
+            weakest = int(np.argmin([scores.mean() if len(scores) else np.inf for scores in members]))
+            found[[normal, weakest]] = found[[weakest, normal]]
         directions = net.heads.directions[head].detach()
         start = torch.from_numpy(np.concatenate([known, found])).to(directions.device)  # (B + K, D)
         net.heads.start_from(head, torch.where(start.any(dim=1, keepdim=True), start, directions))

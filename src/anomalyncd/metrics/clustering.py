@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ..errors import DataError
 from ..labels import NORMAL, UNKNOWN
+from .calibration import expected_calibration_error
 
 NORMAL_NAMES = ("good", "normal", "ok")
 
@@ -35,6 +36,10 @@ class Evaluation:
     matching : predicted label → true one
     confusion : (len(true_names), len(pred_names)) int64, images by true class and predicted label, both sorted
     normal_precision, normal_recall : of "normal", predicted label 0; None where no image was predicted normal, or none is
+    false_alarms : share of normal images with a predicted label other than 0; None where no image is normal
+    missed : share of defective images with the predicted label 0; None where all images are normal
+    ece : expected calibration error of the probabilities of the predicted labels, which are right where they are matched
+        to the true class; unknown is left out. None without probabilities
     """
 
     nmi: float
@@ -49,13 +54,23 @@ class Evaluation:
     pred_names: list[Hashable]
     normal_precision: float | None
     normal_recall: float | None
+    false_alarms: float | None
+    missed: float | None
+    ece: float | None
 
-    def to_json_dict(self) -> dict[str, float | int]:
+    def to_json_dict(self) -> dict[str, float | int | None]:
         """The figures that `anomalyncd evaluate --json` prints."""
-        return {name: getattr(self, name) for name in ("nmi", "ari", "f1", "n_images", "n_classes", "n_true_classes")}
+        names = ("nmi", "ari", "f1", "ece", "n_images", "n_classes", "n_true_classes")
+        return {name: getattr(self, name) for name in names}
 
 
-def evaluate(true: Labels, pred: Labels, *, normal_names: Hashable | Iterable[Hashable] = NORMAL_NAMES) -> Evaluation:
+def evaluate(
+    true: Labels,
+    pred: Labels,
+    probabilities: ArrayLike | None = None,
+    *,
+    normal_names: Hashable | Iterable[Hashable] = NORMAL_NAMES,
+) -> Evaluation:
     """Compare predicted labels with true ones: every figure at once.
 
     Predicted labels are paired with true classes one to one, so that the most images agree. Unknown (-1) is never
@@ -65,7 +80,8 @@ def evaluate(true: Labels, pred: Labels, *, normal_names: Hashable | Iterable[Ha
     ----------
     true : N true labels
     pred : N predicted labels: 0 is normal, -1 is unknown
-    normal_names : true label or labels that mean normal; used for normal precision and recall only
+    probabilities : (N,) of the predicted labels, 0 … 1; for the calibration error only
+    normal_names : true label or labels that mean normal; for the figures of normal, false alarms and missed defects only
 
     Examples
     --------
@@ -88,18 +104,27 @@ def evaluate(true: Labels, pred: Labels, *, normal_names: Hashable | Iterable[Ha
     known = np.flatnonzero([label != UNKNOWN for label in pred_names])
     columns, rows = linear_sum_assignment(confusion[:, known].T, maximize=True)
     pairs = [(row, column) for row, column in zip(rows, known[columns], strict=True) if confusion[row, column] > 0]
+    is_pair = np.zeros(confusion.shape, dtype=bool)
+    for pair in pairs:
+        is_pair[pair] = True
 
     one_name = isinstance(normal_names, str) or not isinstance(normal_names, Iterable)
     names = {normal_names} if one_name else set(normal_names)  # type: ignore[arg-type]
     is_normal = np.array([name in names for name in true_names])
     found_normal = np.array([label == NORMAL for label in pred_names])
     n_both, n_normal = int(confusion[is_normal][:, found_normal].sum()), int(confusion[is_normal].sum())
-    n_found = int(confusion[:, found_normal].sum())
+    n_found, n_images = int(confusion[:, found_normal].sum()), len(true_codes)
+    ece = None
+    if probabilities is not None:
+        sure, answered = np.asarray(probabilities, np.float64), np.isin(pred_codes, known)
+        if sure.shape != (n_images,):
+            raise DataError(f"Expected one probability for each of {n_images} images, but got shape {sure.shape}.")
+        ece = expected_calibration_error(sure[answered], is_pair[true_codes, pred_codes][answered])
     return Evaluation(
         nmi=min(1.0, float(normalized_mutual_info_score(true_codes, pred_codes))),  # rounding may pass 1
         ari=float(adjusted_rand_score(true_codes, pred_codes)),
-        f1=sum(int(confusion[pair]) for pair in pairs) / len(true_codes),
-        n_images=len(true_codes),
+        f1=int(confusion[is_pair].sum()) / n_images,
+        n_images=n_images,
         n_classes=len(known),
         n_true_classes=len(true_names),
         matching={pred_names[column]: true_names[row] for row, column in pairs},
@@ -108,6 +133,9 @@ def evaluate(true: Labels, pred: Labels, *, normal_names: Hashable | Iterable[Ha
         pred_names=pred_names,
         normal_precision=n_both / n_found if n_found else None,
         normal_recall=n_both / n_normal if n_normal else None,
+        false_alarms=(n_normal - n_both) / n_normal if n_normal else None,
+        missed=(n_found - n_both) / (n_images - n_normal) if n_images > n_normal else None,
+        ece=ece,
     )
 
 

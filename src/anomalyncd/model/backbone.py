@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,50 +89,57 @@ class MaskGuidedViT(nn.Module):
         """Additive attention mask (B, 1, N, N) of one block, None where the block is not guided."""
         return None if block < self.first_guided else guidance_mask(keep, self.n_prefix, self.guidance)
 
-    def trunk(self, images: Tensor, masks: Tensor, *, tap: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """All blocks but the last.
+    def trunk(self, images: Tensor, masks: Tensor, *, taps: Sequence[int] = ()) -> tuple[Tensor, Tensor, Tensor]:
+        """All blocks but the last, which is run only where its patch tokens are wanted.
 
         Parameters
         ----------
         images : (B, 3, H, W) uint8 or float 0 … 1; H and W multiples of the patch size
         masks : (B, H, W) float or bool; or the patches inside them, (B, P) bool
-        tap : block, counted from 0, after which patch tokens are wanted; None for the last but one
+        taps : blocks, counted from 0, after which patch tokens are wanted
 
         Returns
         -------
-        tokens that enter the last block (B, N, C), patches inside the mask (B, P) bool, patch tokens after `tap` (B, P, C)
+        tokens that enter the last block (B, N, C), patches inside the mask (B, P) bool, patch tokens after each of `taps`
+        (B, L, P, C), before the final norm
         """
         keep = self.pool(masks) if masks.ndim == 3 else masks
         guided = guidance_mask(keep, self.n_prefix, self.guidance)
-        tap = self.n_blocks - 2 if tap is None else tap
         x = self._embed(images)
-        for index, block in enumerate(self.vit.blocks[:-1]):
+        found: dict[int, Tensor] = {}
+        for index, block in enumerate(self.vit.blocks):
+            if index == self.n_blocks - 1:
+                tokens = x
+                if index not in taps:
+                    break
             x = block(x, attn_mask=guided if index >= self.first_guided else None)
-            if index == tap:
-                patches = x[:, self.n_prefix :]
-        return x, keep, patches
+            if index in taps:
+                found[index] = x[:, self.n_prefix :]
+        none = x[:, None, self.n_prefix :][:, :0]  # (B, 0, P, C)
+        return tokens, keep, torch.stack([found[tap] for tap in taps], dim=1) if taps else none
 
     @torch.inference_mode()
-    def patches(self, images: npt.NDArray[np.uint8], block: int) -> npt.NDArray[np.float32]:
-        """As `patch_tokens`, with arrays: (B, H, W, 3) → (B, P, C)."""
+    def patches(self, images: npt.NDArray[np.uint8], blocks: Sequence[int]) -> npt.NDArray[np.float32]:
+        """As `patch_tokens`, with arrays: (B, H, W, 3) → (B, L, P, C)."""
         with autocast(self.mean.device, self.precision):
-            tokens = self.patch_tokens(image_tensor(images, self.mean.device), block)
+            tokens = self.patch_tokens(image_tensor(images, self.mean.device), blocks)
         return tokens.float().cpu().numpy()
 
     @torch.inference_mode()
     def guided(
-        self, images: npt.NDArray[np.uint8], masks: npt.NDArray[np.bool_], block: int
+        self, images: npt.NDArray[np.uint8], masks: npt.NDArray[np.bool_], blocks: Sequence[int]
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Class token (B, C) and patch tokens after `block` (B, P, C) of images (B, H, W, 3) with masks (B, H, W)."""
+        """Class token (B, C) and patch tokens after `blocks` (B, L, P, C) of images (B, H, W, 3) with masks (B, H, W)."""
         device = self.mean.device
         with autocast(device, self.precision):
-            tokens, keep, patches = self.trunk(image_tensor(images, device), mask_tensor(masks, device), tap=block)
+            tokens, keep, patches = self.trunk(image_tensor(images, device), mask_tensor(masks, device), taps=blocks)
             token = self.class_token(tokens, keep)
         return token.float().cpu().numpy(), patches.float().cpu().numpy()
 
-    def patch_tokens(self, images: Tensor, block: int) -> Tensor:
-        """Patch tokens after `block`, counted from 0, without any guidance: (B, 3, H, W) → (B, P, C)."""
-        return self.block_tokens(images, (block,))[block][:, self.n_prefix :]
+    def patch_tokens(self, images: Tensor, blocks: Sequence[int]) -> Tensor:
+        """Patch tokens after each of `blocks`, counted from 0, without any guidance: (B, 3, H, W) → (B, L, P, C)."""
+        found = self.block_tokens(images, blocks)
+        return torch.stack([found[block][:, self.n_prefix :] for block in blocks], dim=1)
 
     def block_tokens(self, images: Tensor, blocks: Collection[int]) -> dict[int, Tensor]:
         """All tokens after each of `blocks`, without any guidance: (B, 3, H, W) → block → (B, N, C)."""

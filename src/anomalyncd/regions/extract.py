@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from ..assign.false_alarms import NEAR, NormalScores
 from ..binarize.base import Binarizer
 from ..binarize.prepare import FloatMap, binarize_map, note_on_map, prepare_map
 from ..config import Config
@@ -17,13 +18,14 @@ from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.maps import read_mask
 from ..errors import BadFileError
+from ..grid import top_mean
 from ..learn.features import CropBatch, RegionEncoder
-from .find import Region, cut, cut_map, find_regions, rescale, whole_region
+from .find import Region, cut, cut_map, find_regions, whole_region
 from .prefetch import prefetch
 from .records import ImageRecord
 
-FLAT = np.ones((1, 1), np.float32)
 MOST_REGIONS = 64  # of one image
+CUT_RATE = 0.05  # share of normal images whose highest part would be cut out
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Extracted:
     """Regions of one image or of several.
 
     batch : their pictures, for the network
-    parts : part name → (R, V, C) float16, as `RegionEncoder.encode` gives; none before the network has seen them
+    parts : part name → (R, V, L, C) float16, as `RegionEncoder.encode` gives; none before the network has seen them
     masks : index of an image → its binary mask at map resolution
     """
 
@@ -50,9 +52,10 @@ class Extractor:
     config : binarise, crop and has_normal settings are used
     binarizer : fitted, or None when the items have masks
     encoder : computes features of the crops
-    cut_score : score (0 … 1) of a map from which on its image has a defect; where no region is stable it is cut out at this
-        score. 0 = an image without a stable region has none
+    normal : how normal images score: where no region is stable, the highest part of a map that scores unlike them is cut
+        out; None = an image without a stable region has none
     most_regions : that are kept of one image, largest first
+    whole : every image is one region, whatever its map shows
     """
 
     def __init__(
@@ -60,11 +63,12 @@ class Extractor:
         config: Config,
         binarizer: Binarizer | None,
         encoder: RegionEncoder,
-        cut_score: float = 0.0,
+        normal: NormalScores | None = None,
         most_regions: int = MOST_REGIONS,
+        whole: bool = False,
     ) -> None:
-        self.config, self.binarizer, self.encoder, self.cut_score = config, binarizer, encoder, cut_score
-        self.most_regions = most_regions
+        self.config, self.binarizer, self.encoder, self.normal = config, binarizer, encoder, normal
+        self.most_regions, self.whole = most_regions, whole
 
     def __call__(self, items: Sequence[Sample], first_index: int = 0) -> Extracted:
         """Work on a few images at once; a file that cannot be read is noted, not raised."""
@@ -78,7 +82,7 @@ class Extractor:
         try:
             image = read_image(item.image)
             record.height, record.width = image.shape[:2]
-            regions, components, mask, scores = self._regions(item, record)
+            regions, components, mask, values = self._regions(item, record)
         except BadFileError as error:
             record.error = str(error)
             return out
@@ -87,16 +91,16 @@ class Extractor:
             out.masks[index] = mask
         if not regions:
             return out
-        config, image_size, size = self.config, image.shape[:2], self.config.model.input_size
+        config, image_size, size = self.config, image.shape[:2], self.config.model.image_size
         cuts = [cut(image, components, region, config.crop.size) for region in regions]
         crops, masks = (np.stack(pictures) for pictures in zip(*cuts, strict=True))
-        context_masks = np.stack([_shrink_region(components, region, image_size, size) for region in regions])
+        context_masks = np.stack([shrink_map(np.isin(components, region.labels), size) for region in regions])
         if config.has_normal and (mask is None or not mask.any()):  # learned although nothing was found
             masks[:], context_masks[:] = False, 0
-        crop_maps = context_maps = None
-        if config.features.focus:
-            crop_maps = np.stack([cut_map(scores, image_size, region.square, config.crop.size) for region in regions])
-            context_maps = _shrink_mask(scores, size)[None]
+        context_maps = None if values is None else shrink_map(values, size)[None]
+        crop_maps = None
+        if values is not None and config.features.focus:
+            crop_maps = np.stack([cut_map(values, image_size, region.square, config.crop.size) for region in regions])
         image_of = np.zeros(len(regions), np.int64)
         out.batch = CropBatch(crops, masks, shrink(image, size)[None], context_masks, image_of, crop_maps, context_maps)
         out.regions = [
@@ -117,31 +121,40 @@ class Extractor:
 
     def _regions(
         self, item: Sample, record: ImageRecord
-    ) -> tuple[list[Region], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None, FloatMap]:
-        """Regions, components, mask (or None), and the map on the fitted range, which is flat where there is none."""
+    ) -> tuple[list[Region], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None, FloatMap | None]:
+        """Regions, components, mask (or None), and the map (or None), whose holes are as low as it gets."""
         size = (record.height, record.width)
         mask: npt.NDArray[np.bool_] | None = None
         scores: FloatMap | None = None
+        values: FloatMap | None = None
         if item.mask is not None:
             mask = read_mask(item.mask)
         elif item.map is not None and self.binarizer is not None:
             values = prepare_map(item.map, self.config.binarize.min_map_size)
             record.note = note_on_map(values)
             result, scores = binarize_map(self.binarizer, values)
-            mask, record.threshold, record.score = result.mask, result.threshold, float(scores.max())
-            if not mask.any() and 0 < self.cut_score <= record.score:
-                mask = solid(scores >= self.cut_score, self.config.binarize.erosion)
-                low, high = self.binarizer.low_, self.binarizer.high_
-                record.threshold = low + self.cut_score * (high - low)
-        if mask is None or not mask.any():
-            if self.config.has_normal and scores is None:
-                record.score, scores = 0.0, np.zeros((1, 1), np.float32)
+            mask, record.threshold, record.score = result.mask, result.threshold, top_mean(values)
+            values = np.where(np.isfinite(values), values, np.nanmin(values))
+            if not mask.any() and self._is_odd(record.score):
+                # A line that does not move with the wanted rate of false alarms, so that regions stay as they are.
+                record.threshold = min(self.normal.level(CUT_RATE), record.score)  # type: ignore[union-attr]
+                cut_out = values >= record.threshold
+                mask = kept if (kept := solid(cut_out, self.config.binarize.erosion)).any() else cut_out
+        if self.whole or mask is None or not mask.any():
+            normal = self.config.has_normal and scores is None
+            if normal:
+                record.score = 0.0
             if self.config.has_normal and self.config.crop.no_region != "learned":
-                return [], np.zeros((1, 1), np.int32), mask, FLAT
-            regions, components = whole_region(size, scores)
-            return regions, components, mask, FLAT if scores is None else scores
+                return [], np.zeros((1, 1), np.int32), mask, values
+            regions, components = whole_region(size, np.zeros((1, 1), np.float32) if normal else scores)
+            return regions, components, mask, values
         regions, components = find_regions(mask, size, self.config.crop, scores=scores)
-        return regions[: self.most_regions], components, mask, FLAT if scores is None else scores
+        return regions[: self.most_regions], components, mask, values
+
+    def _is_odd(self, score: float) -> bool:
+        """Whether an image may be called defective, by the score alone or together with its looks."""
+        wanted = self.normal is not None and self.config.crop.no_region == "gate"
+        return wanted and float(self.normal.probability(score)) < NEAR  # type: ignore[union-attr]
 
 
 def solid(mask: npt.NDArray[np.bool_], erosion: int) -> npt.NDArray[np.bool_]:
@@ -194,29 +207,8 @@ def shrink(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
     return cv2.resize(image, (size, size), interpolation=method).astype(np.uint8, copy=False)
 
 
-def _shrink_region(
-    components: npt.NDArray[np.int32], region: Region, image_size: tuple[int, ...], size: int
-) -> FloatMap:
-    """`_shrink_mask` of a region alone; only where the region is, as the map may be large and its regions many."""
-    (x, y, box_width, box_height), (height, width) = region.box, image_size
-    rows, columns = components.shape
-    (y0, y1), (x0, x1) = rescale(y, y + box_height, height, rows), rescale(x, x + box_width, width, columns)
-    if min(rows, columns) < size or 16 * (y1 - y0) * (x1 - x0) > rows * columns:
-        return _shrink_mask(np.isin(components, region.labels), size)
-    own = np.isin(components[y0:y1, x0:x1], region.labels)
-    share: FloatMap = (_shares(y0, y1, rows, size) @ own @ _shares(x0, x1, columns, size).T).astype(np.float32)
-    return share
-
-
-def _shares(start: int, stop: int, length: int, size: int) -> npt.NDArray[np.float64]:
-    """Share of pixels start … stop of `length` in each of the `size` that they are shrunk to: (size, stop - start)."""
-    step, pixels = length / size, np.arange(start, stop)
-    edges = np.arange(size + 1)[:, None] * step
-    overlap = np.minimum(edges[1:], pixels + 1) - np.maximum(edges[:-1], pixels)
-    return np.where(overlap > 1e-3, overlap, 0) / step  # OpenCV leaves out less than this
-
-
-def _shrink_mask(mask: npt.NDArray[np.bool_] | FloatMap, size: int) -> FloatMap:
-    """Share of each pixel that the region covers, so that a small region does not vanish; or the mean of a map."""
-    method = cv2.INTER_AREA if max(mask.shape) > size else cv2.INTER_LINEAR
-    return cv2.resize(mask.astype(np.float32), (size, size), interpolation=method).astype(np.float32, copy=False)
+def shrink_map(values: npt.NDArray[np.bool_] | FloatMap, size: int) -> FloatMap:
+    """A map (h, w) in the frame of `shrink`, or the share of each pixel that a mask covers, so that a small region does not
+    vanish: (size, size)."""
+    method = cv2.INTER_AREA if max(values.shape) > size else cv2.INTER_LINEAR
+    return cv2.resize(values.astype(np.float32), (size, size), interpolation=method).astype(np.float32, copy=False)

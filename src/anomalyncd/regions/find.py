@@ -6,6 +6,7 @@ same field of view. Regions are found at mask resolution and only their boxes ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -256,3 +257,21 @@ def _mean_between(
     at_edges = integral[row] * (1 - fraction) + integral[row + 1] * fraction
     mean: npt.NDArray[np.float64] = np.diff(at_edges, axis=0) / (edges[1] - edges[0])
     return mean
+
+
+def first_regions(regions: Sequence[Region]) -> dict[int, int]:
+    """Index of each image that has a region → place of its first one."""
+    first: dict[int, int] = {}
+    for place, region in enumerate(regions):
+        first.setdefault(region.index, place)
+    return first
+
+
+def strengths(regions: Sequence[Region]) -> npt.NDArray[np.float64]:
+    """(R,) by which the main region of an image is told: √area times score."""
+    return np.array([np.sqrt(region.area) * region.score for region in regions])
+
+
+def by_content(regions: Sequence[Region]) -> npt.NDArray[np.int64]:
+    """Positions of the regions in an order that no file name has a say in: names of folders must not change a result."""
+    return np.array(sorted(range(len(regions)), key=lambda index: regions[index].digest), dtype=np.int64)

@@ -16,7 +16,7 @@ MOST_WARNINGS = 20  # about single files; the manifest lists them all
 class ImageRecord:
     """What became of an image; `error` is set when a file of it could not be read, and then it is left out.
 
-    score : largest value of its map on the fitted range; without a map 1 where there is a defect, else 0
+    score : of its map, `top_mean` in the map's units; without a map 1 where there is a defect, else 0
     threshold : of its mask, in the map's units
     note : what is odd about its map
     """

@@ -19,6 +19,7 @@ from ..run.finished import FinishedRun
 from ..run.folder import LOG, REPORT
 from . import cards
 from .network import make_attention, make_class_map
+from .normal import HEIGHT, TITLE, WIDTH, score_chart
 from .source import Look, ReportSource
 
 MOST_COLUMNS = 40  # of a confusion matrix that is still read by anyone
@@ -71,6 +72,9 @@ def _render(source: ReportSource, **parts: Any) -> str:
         finished=finished(source.run),
         settings=run_settings(source.run.config),
         evaluation=evaluation(source),
+        scores=score_chart(source.run),
+        scores_title=TITLE,
+        scores_size=(WIDTH, HEIGHT),
     )
 
 

@@ -145,7 +145,7 @@ class ReportSource:
         if self.vectors is None:
             return [{}] * len(self.regions)
         model = self.run.model
-        found = model.region_probabilities(self.run.features, self.run.store.regions)
+        found = model.region_probabilities(self.run.features, self.run.store.regions, self.run.store.images)
         return [dict(zip(model.classes.tolist(), row, strict=True)) for row in found.tolist()]
 
     def runner_up(self, chances: Mapping[int, float], label: int, at_least: float = NOTEWORTHY) -> str:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..checksums import sha256
-from ..config import Config, make_config, read_config
+from ..config import Config, make_config
 from ..detect import Detector, load_detector
 from ..detect.tokens import TokenDetector
 from ..errors import RunError
+from ..settings_text import read_config
 from .folder import PARTIAL, RunFolder
 
 DETECTOR = "detector"  # its folder inside a run

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..config import Config, make_config, read_config
+from ..config import Config, make_config
 from ..data.dataset import Dataset, Sample
 from ..data.gather import Sources
 from ..data.images import read_image
@@ -25,6 +25,7 @@ from ..labels import UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
 from ..progress import Silent
 from ..regions.find import find_regions
+from ..settings_text import read_config
 from .folder import (
     CLASS_NAMES,
     CORRECTIONS,
@@ -176,7 +177,7 @@ class FinishedRun:
 
     @cached_property
     def features(self) -> FeatureParts:
-        """Part → (R, V, C), in the order of regions.csv, as the trained network sees the regions."""
+        """Part → (R, V, L, C), in the order of regions.csv, as the trained network sees the regions."""
         return self.store.features(retrained=self.model.is_retrained)
 
     @cached_property

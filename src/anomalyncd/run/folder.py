@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import RunError
 
-FORMAT = 5  # of all that a run folder holds; raised when a run of before cannot be read any more
+FORMAT = 6  # of all that a run folder holds; raised when a run of before cannot be read any more
 FORMAT_KEY = "format"  # under which stages.json has it
 PARTIAL = ".partial"  # ending of a file or folder that is not whole yet
 STAGES = "stages.json"  # there from the first moment on, so it also tells a run folder from any other
@@ -37,6 +37,8 @@ UPDATE = "update"  # stage: more images than `discover` was given
 EXPORT = "export"
 RANGE = "range.json"
 MAPS = "maps"
+NORMAL_MAPS = "normal/maps"  # of normal images, each made as if the detector had not seen it
+NORMAL_SCORES = "normal.json"  # how normal images score, how the run's images do, and where the line is
 SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
 PATIENCE = 30.0  # seconds that a reader waits while another process changes several files at once
 COMMIT = "commit"  # files that replace others together
@@ -44,11 +46,11 @@ JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic lin
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
     MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, CORRECTIONS, COUNT, GROUPS,
-    "pictures", REPORT,
+    NORMAL_SCORES, "pictures", REPORT,
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",
-    "scores.csv", "metrics.json", EXPORT, "review.sqlite", "review.sqlite-wal", "review.sqlite-shm",
+    "normal", "scores.csv", "metrics.json", EXPORT, "review.sqlite", "review.sqlite-wal", "review.sqlite-shm",
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from .store import RegionStore
 from .tables import to_csv
 
 T = TypeVar("T")
+MAP_FIGURES = ("scores", "peaks", "normal_scores", "normal_peaks")  # of each map, in its units
 
 
 class Stages:
@@ -39,11 +40,13 @@ class Stages:
     Attributes
     ----------
     seconds : stage → time that it took in this call
+    normal : images of normal products, with maps, by which the run tells normal from defect
     """
 
     def __init__(self, folder: RunFolder, config: Config, progress: Silent) -> None:
         self.folder, self.config, self.progress = folder, definite(config), progress
         self.seconds: dict[str, float] = {}
+        self.normal: Sequence[Sample] = ()
         self._keys: list[tuple[Dataset, str]] = []
 
     def once(self, stage: str, key: str, read: Callable[[], T | None], make: Callable[[], T], *outputs: str) -> T:
@@ -59,7 +62,7 @@ class Stages:
         return made
 
     def range(self, dataset: Dataset, fit: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The fitted range of the maps: `low`, `high`, and `scores`, the largest value of each map on that range."""
+        """The fitted range of the maps, `low` and `high`, and `MAP_FIGURES`."""
 
         def make() -> dict[str, Any]:
             state = fit()
@@ -69,11 +72,8 @@ class Stages:
         def read() -> dict[str, Any] | None:
             state = self.folder.read_json(RANGE)
             try:
-                return {
-                    "low": float(state["low"]),
-                    "high": float(state["high"]),
-                    "scores": [*map(float, state["scores"])],
-                }
+                lists = {name: [*map(float, state[name])] for name in MAP_FIGURES}
+                return {"low": float(state["low"]), "high": float(state["high"]), **lists}
             except (KeyError, TypeError, ValueError):
                 return None
 
@@ -117,18 +117,23 @@ class Stages:
         files = [] if fitted is None else [fitted / name for name in RunFolder(fitted).files(DETECTOR)]
         files += [Path(own)] if isinstance(own, str) else []
         return stable_hash(
-            self._network(), config.detect.model_dump(), config.random_state, fingerprint(samples), fingerprint(normal),
+            self._network(), config.detect.model_dump(exclude={"false_alarms"}), config.random_state,
+            fingerprint(samples), fingerprint(normal),
             [file_identity(file) for file in files], [] if detector is None else state_of(detector),
         )  # fmt: skip
 
     def range_key(self, dataset: Dataset) -> str:
         """Of the range of the maps."""
         rest = [FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump()]
-        return self._key(dataset, lambda: stable_hash(*rest, fingerprint(dataset)))
+        return self._key(dataset, lambda: stable_hash(*rest, fingerprint(dataset), fingerprint(self.normal)))
 
     def regions_key(self, dataset: Dataset) -> str:
-        """Of the regions and their features."""
-        return stable_hash(self.range_key(dataset), self._features())
+        """Of the regions and their features; where none is stable, they depend on how normal images are told."""
+        return stable_hash(self.range_key(dataset), self._features(), self.config.learn.normal)
+
+    def normal_key(self) -> str:
+        """Of the looks of normal images."""
+        return stable_hash(self._features(), fingerprint(self.normal))
 
     def base_key(self, base: Dataset | None) -> str:
         """Of the regions of a labelled base set."""
@@ -140,7 +145,9 @@ class Stages:
         """Of the classes: also of which files could be read."""
         return stable_hash(
             self.regions_key(dataset), self.base_key(base),
-            self.config.model_dump(mode="json", exclude={"merge", "preset", "unknown"}),
+            self.config.model_dump(
+                mode="json", exclude={"merge": True, "preset": True, "unknown": True, "detect": {"false_alarms"}}
+            ),
             [region.digest for region in regions.regions], [bool(record.error) for record in regions.images],
         )  # fmt: skip
 

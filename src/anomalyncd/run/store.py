@@ -16,14 +16,16 @@ from safetensors import SafetensorError
 
 from ..checksums import seal, unseal
 from ..data.dataset import Sample
+from ..data.layouts import stem_of
 from ..errors import RunError
 from ..learn.classifier import FeatureParts
 from ..regions.extract import Extracted, Extractor, is_readable
 from ..regions.find import Region
 from ..regions.records import ImageRecord
-from .folder import RETRAINED, RunFolder
+from .folder import MAPS, PARTIAL, RETRAINED, RunFolder
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
+MAX_NAME = 200  # bytes; file systems take 255, and a file that is being written has a longer name
 
 
 class RegionStore:
@@ -117,7 +119,7 @@ class RegionStore:
         return None if with_pictures and not all(self.run.place(name).is_file() for name in names) else found
 
     def features(self, *, retrained: bool) -> FeatureParts:
-        """Part → (R, V, C) as the network sees the regions: after training, or frozen."""
+        """Part → (R, V, L, C) as the network sees the regions: after training, or frozen."""
         if not retrained:
             return self.parts
         try:
@@ -191,6 +193,37 @@ def file_stem(index: int, image: str) -> str:
     """A unique, safe, readable name: number and name of the image, a thousand images to a folder."""
     readable = re.sub(r"[^\w.-]+", "_", PurePosixPath(image).with_suffix("").as_posix())[-40:].strip("._")
     return f"{index // 1000:03d}/{index:06d}_{readable}"
+
+
+def map_names(samples: Sequence[Sample]) -> list[str]:
+    """Where the maps lie inside the run folder: as the images do, where their names allow it.
+
+    Images with the same name, or names that lead out of the folder, give numbered maps.
+
+    Examples
+    --------
+    >>> map_names([Sample("crack/000.png", Path("crack/000.png")), Sample("good/000.png", Path("good/000.png"))])
+    ['maps/crack/000.npy', 'maps/good/000.npy']
+    """
+    if are_mirrored(samples):
+        return [f"{MAPS}/{stem_of(sample.id)}.npy" for sample in samples]
+    return numbered_maps(samples)
+
+
+def numbered_maps(samples: Sequence[Sample], first: int = 0) -> list[str]:
+    """Names of maps that no other image of a run has; first : number of the first image."""
+    return [f"{MAPS}/{file_stem(index, sample.id)}.npy" for index, sample in enumerate(samples, start=first)]
+
+
+def are_mirrored(samples: Sequence[Sample]) -> bool:
+    """Whether maps can be called as their images."""
+    stems = [PurePosixPath(stem_of(sample.id)) for sample in samples]
+    return len(set(stems)) == len(stems) and all(_is_plain(part) for stem in stems for part in stem.parts)
+
+
+def _is_plain(part: str) -> bool:
+    odd = part == ".." or part.startswith("/") or part.endswith((":", PARTIAL))
+    return not odd and len(part.encode("utf-8", "replace")) <= MAX_NAME
 
 
 def _pack(found: Extracted) -> bytes:

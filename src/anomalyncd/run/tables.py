@@ -18,7 +18,7 @@ from .folder import CLASS_NAMES, CORRECTIONS, GROUPS, IMAGES_TABLE, MANIFEST, RE
 DIGITS = 6  # of all figures: equal results are equal bytes, whichever engine computed them
 REGION_COLUMNS = (
     "image", "region", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "area", "score",
-    "label", "class_name", "probability", "unknown",
+    "label", "class_name", "probability", "unknown", "false_alarm",
 )  # fmt: skip
 REQUIRED = {
     IMAGES_TABLE: ("image", "label", "class_name"),
@@ -29,7 +29,7 @@ REQUIRED = {
 WHOLE_NUMBERS = (
     "region", "label", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "n_regions",
 )  # fmt: skip
-NUMBERS = ("area", "score", "probability", "unknown")
+NUMBERS = ("area", "score", "probability", "unknown", "false_alarm")
 
 
 def result_files(

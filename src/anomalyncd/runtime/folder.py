@@ -14,20 +14,25 @@ from ..run.folder import IMAGES_TABLE
 
 MARKER = "export.json"  # in every export: what it is, and which files belong to it
 DETECTOR_FILE = "detector.safetensors"  # the references of MuSc
-VERSION = 2  # of what an exported folder holds
+VERSION = 3  # of what an exported folder holds
 ENGINE_OF = {"onnx": "onnxruntime", "openvino": "openvino"}  # format → what runs it by default
 AGAIN = "Export the run again with `anomalyncd export RUN --format onnx` or `openvino`."
 
 
 class NetworkInfo(BaseModel):
-    """What an encoder must know of the network behind its graphs; block : whose patch tokens the graphs give."""
+    """What an encoder must know of the network behind its graphs.
+
+    grid : patches (h, w) that it has positions for
+    blocks : whose patch tokens the graphs give
+    """
 
     n_blocks: int
     width: int
     patch_size: tuple[int, int]
     mask_threshold: float
     keep_thin: bool
-    block: int
+    grid: tuple[int, int]
+    blocks: tuple[int, ...]
 
 
 class GridInfo(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -105,27 +105,28 @@ class GraphNetwork:
 
     Parameters
     ----------
-    graphs : `patches`, images → tokens, and `guided`, images, keep → class_token, tokens; those that the features need
+    graphs : `patches`, see `grid_inputs`, and `guided`, images, keep → class_token and, where patches of crops are wanted,
+        tokens; those that the features need
     """
 
     def __init__(self, info: NetworkInfo, graphs: Mapping[str, Graph]) -> None:
         self.n_blocks, self.width, self.patch_size = info.n_blocks, info.width, info.patch_size
-        self.mask_threshold, self.keep_thin, self.block = info.mask_threshold, info.keep_thin, info.block
-        self._graphs = graphs
+        self.mask_threshold, self.keep_thin, self.blocks = info.mask_threshold, info.keep_thin, info.blocks
+        self._grid, self._graphs = info.grid, graphs
 
-    def patches(self, images: Picture, block: int) -> Values:
+    def patches(self, images: Picture, blocks: Sequence[int]) -> Values:
         """See `TokenNetwork`."""
-        assert block == self.block
-        (tokens,) = self._graphs["patches"]({"images": images})
-        return tokens
+        assert tuple(blocks) == self.blocks
+        (tokens,) = self._graphs["patches"](grid_inputs(images, self.patch_size, self._grid))
+        return tokens.reshape(*tokens.shape[:2], -1, self.width)
 
-    def guided(self, images: Picture, masks: Flags, block: int) -> tuple[Values, Values]:
+    def guided(self, images: Picture, masks: Flags, blocks: Sequence[int]) -> tuple[Values, Values]:
         """See `TokenNetwork`."""
-        assert block == self.block
+        assert not blocks or tuple(blocks) == self.blocks
         grid = (masks.shape[1] // self.patch_size[0], masks.shape[2] // self.patch_size[1])
         keep = kept_patches(masks, grid, threshold=self.mask_threshold, keep_thin=self.keep_thin)
-        class_token, tokens = self._graphs["guided"]({"images": images, "keep": keep})
-        return class_token, tokens
+        class_token, *tokens = self._graphs["guided"]({"images": images, "keep": keep})
+        return class_token, tokens[0] if tokens else np.empty((len(images), 0, keep.shape[1], self.width), np.float32)
 
 
 class GraphDetector:
@@ -165,9 +166,7 @@ class GraphDetector:
 
     def _tokens(self, images: Picture) -> tuple[Values, Values]:
         """(B, H, W, 3) uint8 → tokens (B, L, h, w, C), and no summaries (B, 0): only image scores need them."""
-        sides = zip(images.shape[1:3], self.info.patch_size, self.info.grid, strict=True)
-        rows, columns = (resampling(side // patch, known) for side, patch, known in sides)
-        (tokens,) = self.graphs["detector"]({"images": images, "rows": rows, "columns": columns})
+        (tokens,) = self.graphs["detector"](grid_inputs(images, self.info.patch_size, self.info.grid))
         return tokens, np.empty((len(images), 0), np.float32)
 
 
@@ -191,6 +190,16 @@ def in_bands(score: Callable[[Values], Values], blocks: Values, halo: int, most:
         above = min(top, halo)
         bands.append(score(blocks[:, top - above : top + rows + halo])[above : above + rows])
     return np.concatenate(bands)
+
+
+def grid_inputs(images: Picture, patch_size: tuple[int, int], grid: tuple[int, int]) -> dict[str, Array]:
+    """What a graph `images, rows, columns → tokens` (B, L, h, w, C) takes for images (B, H, W, 3) uint8 of any size.
+
+    grid : patches that its network has positions for, which rows and columns bring to those of the images
+    """
+    sides = zip(images.shape[1:3], patch_size, grid, strict=True)
+    rows, columns = (resampling(side // patch, known) for side, patch, known in sides)
+    return {"images": images, "rows": rows, "columns": columns}
 
 
 @lru_cache(maxsize=64)

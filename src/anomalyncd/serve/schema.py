@@ -28,6 +28,7 @@ Base64 = Annotated[bytes, BeforeValidator(_from_base64), WithJsonSchema({"type":
 # Sums of probabilities pass 1 by a rounding error; a score may be infinite, which JSON cannot say.
 Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(lambda value: min(1.0, max(0.0, value)))]
 Finite = Annotated[float, BeforeValidator(lambda value: value if math.isfinite(value) else 0.0)]
+FALSE_ALARM = "chance that a normal image has something as suspicious; up to the run's rate it is a defect"
 
 
 class ImageRequest(BaseModel):
@@ -75,6 +76,7 @@ class RegionAnswer(BaseModel):
     class_name: str
     probability: Share
     unknown: Share = Field(description="how far it lies from all regions of the run; above 0.5 it is unknown")
+    false_alarm: Share = Field(description=FALSE_ALARM)
     mask: RunLengths | str | None = Field(
         description="As `masks` asked for: run lengths, or a PNG of the size of the box in base64, or null."
     )
@@ -91,6 +93,7 @@ class ImageAnswer(BaseModel):
     probability: Share = Field(description="of that class; 0 where unknown")
     probabilities: dict[str, Share] = Field(description="label → probability of every class; all 0 where unknown")
     unknown: Share = Field(description="the largest of its regions")
+    false_alarm: Share = Field(description=FALSE_ALARM)
     regions: list[RegionAnswer]
     note: str = Field(description="what is odd about its map; mostly empty")
 
@@ -110,10 +113,10 @@ class PredictAnswer(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"images": [
         {
             "name": "part-17.png", "width": 640, "height": 480, "label": 2, "class_name": "scratch", "probability": 0.97,
-            "probabilities": {"0": 0.01, "1": 0.02, "2": 0.97}, "unknown": 0.12, "note": "",
+            "probabilities": {"0": 0.01, "1": 0.02, "2": 0.97}, "unknown": 0.12, "false_alarm": 0.001, "note": "",
             "regions": [{
                 "box": {"x": 210, "y": 96, "width": 2, "height": 3}, "area": 5.0, "score": 0.88, "label": 2,
-                "class_name": "scratch", "probability": 0.97, "unknown": 0.12,
+                "class_name": "scratch", "probability": 0.97, "unknown": 0.12, "false_alarm": 0.001,
                 "mask": {"size": [480, 640], "counts": [100896, 3, 478, 2, 205821]},
             }],
         },
