@@ -117,6 +117,22 @@ def test_where_nothing_tells_every_region_is_a_defect(line: Pictures) -> None:
     assert np.array_equal(model.labels_ > 0, model.images_["n_regions"] > 0) and (model.labels_ > 0).any()
 
 
+def test_where_scores_do_not_tell_a_kind_that_scores_like_silence_is_normal() -> None:
+    """Scores without a gap: images where nothing is found, false alarms that look alike, and two kinds of defect."""
+    kinds = [None] * 8 + [0] * 10 + [1] * 10 + [2] * 10
+    levels = [0.0] * 8 + [*np.linspace(0.03, 0.3, 10)] + [*np.linspace(0.2, 0.6, 10)] + [*np.linspace(0.3, 0.9, 10)]
+    images, maps = pictures(kinds, levels, seed=4)
+    rng = np.random.default_rng(4)
+    maps[:8] = [rng.uniform(0, level, (64, 64)).astype(np.float32) for level in np.linspace(0.05, 0.25, 8)]
+    heard = Heard()
+    model = AnomalyNCD(3, **SETTINGS, progress=heard).fit(images, maps=maps)
+    assert any("no two groups of images" in warning for warning in heard.warnings)
+    assert model.model_.false_alarms is None and model.model_.learns_normal
+    assert (model.labels_[:18] == 0).all() and len(set(model.labels_[18:28])) == len(set(model.labels_[28:])) == 1
+    assert 0 < model.labels_[18] != model.labels_[28] > 0
+    assert model.predict(images, maps=maps).labels.tolist() == model.labels_.tolist()
+
+
 @pytest.mark.parametrize("n_normal", [5, 6, 8])
 def test_few_normal_images_among_many_defects(n_normal: int) -> None:
     """So few that their highest values alone would tell nothing."""

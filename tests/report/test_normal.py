@@ -88,6 +88,11 @@ def test_bars_and_line_of_the_page(run: Path) -> None:
             "line is called a defect: 3 of the 5 images of this run.",
         ),
         (
+            {"source": "looks", "normal_scores": [], "line": None},
+            "The scores show no two groups, so there is no line: a kind of region that scores like images without one was "
+            "taken as normal, and every other one as a defect: 3 of the 5 images of this run.",
+        ),
+        (
             {"source": "none", "normal_scores": [], "line": 0.0},
             "The scores show no two groups, so every image with a region was taken as a defect: 3 of the 5 images of this "
             "run.",
@@ -98,12 +103,12 @@ def test_words_say_where_the_line_comes_from(run: Path, changes: Any, sentence: 
     finished = noted(run, **changes)
     chart = score_chart(finished)
     assert chart is not None and chart["about"] == sentence
-    assert (chart["line"] is None) == (changes.get("source") == "none")
+    assert (chart["line"] is None) == (changes.get("source") in ("none", "looks"))
     assert draw_normal(finished) is not None
     assert " ".join(figures[0].axes[0].get_xlabel().split()) == f"score of an image {sentence}"
     page = write_report(finished, attention=False).read_text()
     assert TITLE in page and sentence in page and 'href="#line"' in page
-    assert ("score higher</p>" in page) == (changes.get("source") != "none")
+    assert ("score higher</p>" in page) == (changes.get("source") not in ("none", "looks"))
 
 
 def test_too_few_normal_images(run: Path) -> None:

@@ -137,7 +137,7 @@ def binarize(
 ) -> None:
     """Turn anomaly maps into masks with Main Element Binarization, and list their thresholds."""
     from ..config import make_config
-    from ..discovery.masks import binarize_folder
+    from ..run.masks import binarize_folder
 
     layer = opt.layered(None, settings, has_normal=False if no_normal else None)
     chosen = make_config(layer, {"binarize": {"method": method}} if method else {})

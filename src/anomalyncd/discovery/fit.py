@@ -152,8 +152,9 @@ def _calibrated(figures: Mapping[str, Sequence[float]], progress: Silent) -> Fal
         )
     if (scores := lowest_group(figures["scores"])) is None:
         progress.warn(
-            "the scores show no two groups of images, normal and defective, so every image with a region is taken for "
-            "defective. Images of normal products (--normal, or --normal-maps) would tell."
+            "the scores show no two groups of images, normal and defective, so looks decide: a kind of region that scores "
+            "like images without one is taken for normal, and every other one for a defect. Images of normal products "
+            "(--normal, or --normal-maps) would tell."
         )
         return None
     low = scores.probability(figures["scores"]) > NEAR

@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from ..assign.count import CountEstimate, estimate_count, n_steps
 from ..assign.false_alarms import add_looks
+from ..assign.normal_kind import normal_kind
 from ..config import Config
 from ..learn.classifier import FeatureParts
-from ..learn.cluster import by_size, check_enough
+from ..learn.cluster import by_size, check_enough, ward_kmeans
 from ..learn.distributed import process_group
 from ..learn.features import CROP_PARTS, FeatureSpace
 from ..learn.fit import RegionSet, fit_classifier, is_banked
@@ -52,14 +53,21 @@ def learn_classes(
     )
     _add_looks(model, novel, normal)
     used = _witnesses(model, novel, progress)
+    found = None if len(model.classes) else count_classes(novel.parts, used, config, progress)
+    unclear = _is_unclear(model)
+    if unclear:  # is one of the kinds no defect?
+        n_kinds = min(len(model.classes) if found is None else found.count, len(used))
+        kinds = ward_kmeans(_features(novel.parts, used, config)[1], n_kinds, config.random_state)
+        model.learns_normal = _normal_kind(novel, used, kinds) is not None
     count = None
-    if not len(model.classes):
-        found = count_classes(novel.parts, used, config, progress)
+    if found is not None:
         comes_on_top = int(config.has_normal and not model.learns_normal)
         model.set_count(max(found.count + comes_on_top, 1 + config.has_normal))
         count = {**found.to_json_dict(), "normal": comes_on_top}
     check_enough(len(used), model.n_region_classes)
-    _train(model, novel, base, used, progress)
+    _train(model, novel, base, used, progress, normal=0 if model.learns_normal and not unclear else None)
+    if unclear and model.learns_normal:
+        _put_normal_first(model, novel, used)
     features = _encode_again(model, novel, progress) if config.learn.train_last_block else novel.parts
     _number_by_size(model, features, novel)
     return features, count
@@ -103,6 +111,42 @@ def _witnesses(model: DiscoveryModel, novel: RegionStore, progress: Silent) -> R
     return order[clear[order]]
 
 
+def _is_unclear(model: DiscoveryModel) -> bool:
+    """Whether there are maps, and neither normal images nor the scores of all images tell normal from defective."""
+    config = model.config
+    calibrated = config.has_normal and config.learn.normal == "calibrated" and model.binarizer is not None
+    return calibrated and model.false_alarms is None and not model.learns_normal
+
+
+def _normal_kind(novel: RegionStore, used: Rows, kinds: npt.NDArray[np.int64]) -> int | None:
+    """See `normal_kind`; kinds : (U,) of the used regions."""
+    scores = np.array([novel.images[novel.regions[row].index].score for row in used])
+    quiet = [record.score for record in novel.images if not record.error and not record.n_regions]
+    return normal_kind(kinds, scores, np.array(quiet))
+
+
+def _put_normal_first(model: DiscoveryModel, novel: RegionStore, used: Rows) -> None:
+    """Make the kind that scores like images without a region the normal class."""
+    assert model.classifier is not None
+    own = {name: values[used] for name, values in novel.parts.items()}
+    kinds = model.classifier.cosines(own)[:, model.classifier.n_base :].argmax(axis=1)
+    normal = _normal_kind(novel, used, kinds)
+    if normal is None:  # training has moved it: the weakest one is still it
+        scores = np.array([novel.regions[row].score for row in used])
+        normal = min(np.unique(kinds).tolist(), key=lambda kind: scores[kinds == kind].mean())
+    order = np.arange(model.n_region_classes)
+    order[[0, normal]] = [normal, 0]
+    model.classifier.renumber(order)
+
+
+def _features(parts: FeatureParts, used: Rows, config: Config) -> tuple[FeatureSpace, npt.NDArray[np.float32]]:
+    """The space of frozen features fitted to the used regions, and their unit vectors (U, D)."""
+    weights = config.features.weights()
+    own = {name: parts[name][used] for name in weights}
+    space = FeatureSpace(weights).fit(own, center=config.features.center)
+    return space, space.transform(own)
+
+
 def count_classes(parts: FeatureParts, used: Rows, config: Config, progress: Silent) -> CountEstimate:
     """Estimate the number of classes from the regions that are learned from, on frozen features.
 
@@ -111,15 +155,13 @@ def count_classes(parts: FeatureParts, used: Rows, config: Config, progress: Sil
     parts : name → (R, V, L, C) features of all regions
     """
     weights = config.features.weights()
-    space = FeatureSpace(weights).fit({name: parts[name][used] for name in weights}, center=config.features.center)
+    space, features = _features(parts, used, config)
     own = {name: parts[name][used] for name in weights}
     near = {name: weight for name, weight in weights.items() if name in CROP_PARTS}
     far = {name: weight for name, weight in weights.items() if name not in CROP_PARTS}
     kinds = [FeatureSpace(some, space.means).transform(own) for some in (near, far) if some]
     with progress.task("Number of classes", n_steps(len(kinds))) as advance:
-        return estimate_count(
-            space.transform(own), config.most_classes, kinds=kinds, seed=config.random_state, on_step=advance
-        )
+        return estimate_count(features, config.most_classes, kinds=kinds, seed=config.random_state, on_step=advance)
 
 
 def _train(
@@ -128,13 +170,14 @@ def _train(
     base: RegionSet | None,
     used: Rows,
     progress: Silent,
+    normal: int | None,
 ) -> None:
-    """Train on the `used` regions; every process learns the same lesson."""
+    """Train on the `used` regions, `normal` being the place of the normal class; every process learns the same lesson."""
     config, vit, together = model.config, model.vit(progress.say), process_group()
     device = next(vit.parameters()).device
     lesson = Lesson(
         str(novel.run.path.absolute()), settings_for_helpers(config, device.type), model.n_region_classes,
-        0 if model.learns_normal else None, used.tolist(),
+        normal, used.tolist(),
         None if base is None or base.labels is None else base.labels.tolist(),
     )  # fmt: skip
     n_views = len(used) + (0 if base is None else len(base)) if is_banked(config.learn, device) else 0

@@ -184,7 +184,7 @@ def _line(model: DiscoveryModel, store: RegionStore, result: Assignment) -> dict
     known, rate = model.false_alarms, model.config.detect.false_alarms
     fitted = store.run.read_json(RANGE)
     return {
-        "source": "none" if known is None else known.source,
+        "source": ("looks" if model.learns_normal else "none") if known is None else known.source,
         "rate": rate,
         "line": None if known is None else known.scores.level(rate),
         "normal_scores": fitted.get("normal_scores", []) if isinstance(fitted, dict) else [],

@@ -31,7 +31,8 @@ class Scores:
 
     line : score from which on an image is called a defect by its score alone; None where there is no such
     rate : promised share of normal images above it
-    source : where the line comes from: normal images, mixture (of the run's own scores), or none
+    source : where the line comes from: normal images, or mixture (of the run's own scores); where there is no line, looks
+        (of a kind that scores like images without a region), or none
     learned : (M,) scores of normal images, perhaps none; own : (N,) scores of the images of the run
     n_defects : images of the run that were called a defect
     """
@@ -70,6 +71,12 @@ class Scores:
             if self.line is None
             else f"{int((self.own >= self.line).sum())} of the {len(self.own)} images of this run"
         )
+        if self.source == "looks":
+            return (
+                "The scores show no two groups, so there is no line: a kind of region that scores like images without one "
+                f"was taken as normal, and every other one as a defect: {self.n_defects} of the {len(self.own)} images of "
+                "this run."
+            )
         if self.source == "none":
             return (
                 "The scores show no two groups, so every image with a region was taken as a defect: "
@@ -95,7 +102,7 @@ def read_scores(run: FinishedRun) -> Scores | None:
     try:
         learned, own = (np.array(noted[name], np.float64).ravel() for name in ("normal_scores", "scores"))
         source, rate = str(noted["source"]), float(noted["rate"])
-        line = None if source == "none" else float(noted["line"])
+        line = None if source in ("none", "looks") else float(noted["line"])
         n_defects = sum(int(label) != NORMAL for label in noted["labels"])
     except (KeyError, TypeError, ValueError):
         return None

@@ -15,8 +15,8 @@ from ..data.layouts import find_files
 from ..data.maps import MAP_SUFFIXES
 from ..errors import BadFileError, DataError, RunError, SettingsError
 from ..progress import Silent
-from ..run.folder import RunFolder
-from ..run.tables import to_csv
+from .folder import RunFolder
+from .tables import to_csv
 
 
 def binarize_folder(maps: Path, out: Path, config: Config, progress: Silent) -> pd.DataFrame:

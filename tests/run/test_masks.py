@@ -11,9 +11,9 @@ import pytest
 from anomalyncd.binarize.prepare import binarize_map, binarizer_for, fit_binarizer, note_on_map, prepare_map
 from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
-from anomalyncd.discovery.masks import binarize_folder
 from anomalyncd.errors import BadFileError, DataError, RunError, SettingsError
 from anomalyncd.progress import Silent
+from anomalyncd.run.masks import binarize_folder
 
 
 def spot(size: int = 64, peak: float = 1.0) -> np.ndarray:
