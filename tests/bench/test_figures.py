@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from anomalyncd.bench.figures import COLOURS, draw_lines, draw_tsne, to_png
+from anomalyncd.bench.figures import COLOURS, INK, draw_bars, draw_lines, draw_tsne, to_png
 from anomalyncd.errors import DataError
 
 METRICS = ["nmi", "ari", "f1"]
@@ -156,3 +156,27 @@ def test_drawing_needs_no_pyplot(monkeypatch):
     opened(draw_tsne({"ours": np.eye(4)}, list("aabb")))
     opened(draw_lines(fixed_thresholds(), mebin(), "MEBin"))
     assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_bars_stand_side_by_side_and_the_paper_is_a_dash():
+    rows = [
+        ("masks", "mtd", "ours", 0.9, 0.8),
+        ("masks", "mtd", "theirs", 0.5, np.nan),
+        ("musc", "cable", "ours", 0.6, np.nan),
+    ]
+    bars = pd.DataFrame(rows, columns=["panel", "group", "name", "value", "paper"])
+    figure = draw_bars(bars)
+    masks, musc = figure.axes
+    assert [axis.get_title() for axis in (masks, musc)] == ["masks", "musc"]
+    assert [bar.get_height() for bar in masks.patches] == [0.9, 0.5] and [bar.get_height() for bar in musc.patches] == [
+        0.6
+    ]
+    left, right = sorted(bar.get_x() for bar in masks.patches)
+    assert right - left >= masks.patches[0].get_width(), "no bar hides another"
+    assert [label.get_text() for label in masks.get_xticklabels()] == ["mtd", "cable"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours", "theirs", "the paper's ours"]
+    (start, end) = masks.collections[0].get_segments()[0]
+    bar = masks.patches[0]
+    assert start[1] == 0.8 and start[0] < bar.get_x() + bar.get_width() / 2 < end[0]
+    picture = opened(figure)
+    assert all(has_colour(picture, colour) for colour in (*COLOURS[:2], INK))

@@ -105,7 +105,8 @@ class Experiment(Section):
     exclude : class folders that are left out
     layout : `wide`: a line for each row, all metrics in one cell; `long`: a line for each data set, source and row, a column
         for each metric, which is easier to read where there are many of them
-    figure : what is drawn beside the table: metrics against the rows' `x` (called `x_name`), or t-SNE of the features
+    figure : what is drawn beside the table: metrics against the rows' `x` (called `x_name`), F1 of all rows and of the paper
+        as bars, a panel for each source, or t-SNE of the features
     """
 
     name: str
@@ -119,7 +120,7 @@ class Experiment(Section):
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2], min_length=1)
     metrics: list[str] = Field(default_factory=lambda: ["nmi", "ari", "f1"], min_length=1)
     layout: Literal["wide", "long"] = "wide"
-    figure: Literal["lines", "tsne"] | None = None
+    figure: Literal["lines", "bars", "tsne"] | None = None
     x_name: str = "x"
     rows: list[Row] = Field(min_length=1)
 

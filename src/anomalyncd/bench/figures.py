@@ -1,4 +1,4 @@
-"""Pictures of an experiment, drawn from stored results: t-SNE of what each method clustered, scores against a setting."""
+"""Pictures of an experiment, drawn from stored results: t-SNE of what each method clustered, scores as lines and bars."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ..report.canvas import BACKGROUND, FAINT, INK, RULE
 from ..run.folder import RunFolder
 from .experiment import METRICS
 from .runner import Column, Outcome
+from .table import Entry
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, without their pale yellow.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6b4c9a", "#1f2933")
@@ -40,6 +41,8 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
         if not points[experiment.metrics].isna().all(axis=None):
             name = next((row.name for row in experiment.rows if row.x is None), "")
             made[experiment.name] = draw_lines(points, levels, name, experiment.x_name, experiment.title)
+    if experiment.figure == "bars" and len(bars := bars_of(outcome)):
+        made[experiment.name] = draw_bars(bars)
     for column in outcome.columns if experiment.figure == "tsne" else ():
         panels, labels = _clustered(outcome, column)
         if len(labels) > 1:
@@ -73,6 +76,53 @@ def lines_of(outcome: Outcome) -> tuple[pd.DataFrame, pd.DataFrame]:
         pd.DataFrame(points, columns=["panel", "x", *experiment.metrics]).astype(kinds),
         pd.DataFrame(levels, columns=["panel", *experiment.metrics]).astype(kinds),
     )
+
+
+def bars_of(outcome: Outcome) -> pd.DataFrame:
+    """F1 of every row that was run, as `draw_bars` takes it; the paper's is of the first row, of the data set by itself."""
+    bars = []
+    for place, row in enumerate(outcome.experiment.rows):
+        for data, source in outcome.columns:
+            entry = Entry(outcome, row, (data, source))
+            if values := entry.values("f1"):
+                own = None if place or entry.printed.averaged else entry.printed.metrics.get("f1")
+                bars.append((source or "", data, row.name, float(np.mean(values)), own))
+    return pd.DataFrame(bars, columns=["panel", "group", "name", "value", "paper"]).astype({"paper": float})
+
+
+def draw_bars(bars: pd.DataFrame) -> Figure:
+    """Draw F1 as bars: a panel for each value of `panel`, side by side in each `group` a bar for each `name`.
+
+    Parameters
+    ----------
+    bars : the columns `panel`, `group`, `name`, `value`, and `paper`: a dash across the bar, NaN where there is none
+
+    Examples
+    --------
+    >>> one = {"panel": "masks", "group": "mtd", "name": "ours", "value": 0.9, "paper": 0.841}
+    >>> [axis.get_title() for axis in draw_bars(pd.DataFrame([one])).axes]
+    ['masks']
+    """
+    names, groups, panels = (list(dict.fromkeys(bars[column])) for column in ("name", "group", "panel"))
+    keys = [
+        Line2D([], [], color=COLOURS[place % len(COLOURS)], linewidth=7, label=name) for place, name in enumerate(names)
+    ]
+    keys.append(Line2D([], [], color=INK, linewidth=2, label=f"the paper's {names[0]}"))
+    figure, axes = _panels(panels, keys, height=3.2)
+    width = 0.8 / len(names)
+    for axis, panel in zip(axes, panels, strict=True):
+        for place, name in enumerate(names):
+            own = bars[(bars["panel"] == panel) & (bars["name"] == name)]
+            x = np.array([groups.index(group) for group in own["group"]]) + (place - (len(names) - 1) / 2) * width
+            axis.bar(x, own["value"], width=0.92 * width, color=COLOURS[place % len(COLOURS)], zorder=2)
+            axis.hlines(own["paper"], x - 0.6 * width, x + 0.6 * width, color=INK, linewidth=2, zorder=3)
+        axis.set_xticks(range(len(groups)), groups, rotation=30, ha="right")
+        axis.set_ylim(0, 1)
+        axis.set_ylabel("F1", color=FAINT, fontsize=9)
+        axis.grid(axis="y", color=RULE, linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def _clustered(outcome: Outcome, column: Column) -> tuple[dict[str, NDArray[np.floating]], list[str]]:
