@@ -174,7 +174,7 @@ def test_bars_stand_side_by_side_and_the_paper_is_a_dash():
     left, right = sorted(bar.get_x() for bar in masks.patches)
     assert right - left >= masks.patches[0].get_width(), "no bar hides another"
     assert [label.get_text() for label in masks.get_xticklabels()] == ["mtd", "cable"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours", "theirs", "the paper's ours"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours", "theirs", "printed in the paper"]
     (start, end) = masks.collections[0].get_segments()[0]
     bar = masks.patches[0]
     assert start[1] == 0.8 and start[0] < bar.get_x() + bar.get_width() / 2 < end[0]

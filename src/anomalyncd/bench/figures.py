@@ -107,7 +107,7 @@ def draw_bars(bars: pd.DataFrame) -> Figure:
     keys = [
         Line2D([], [], color=COLOURS[place % len(COLOURS)], linewidth=7, label=name) for place, name in enumerate(names)
     ]
-    keys.append(Line2D([], [], color=INK, linewidth=2, label=f"the paper's {names[0]}"))
+    keys.append(Line2D([], [], color=INK, linewidth=2, label="printed in the paper"))
     figure, axes = _panels(panels, keys, height=3.2)
     width = 0.8 / len(names)
     for axis, panel in zip(axes, panels, strict=True):
