@@ -43,6 +43,7 @@ def test_preset_paper_is_the_papers_run() -> None:
     assert (paper.learn.epochs, paper.learn.learning_rate, paper.learn.entropy_weight) == (50, 0.003, 4.0)
     assert paper.learn.train_last_block and paper.learn.normal == "class" and paper.learn.start == "random"
     assert paper.features.weights() == {"class_token": 1.0}
+    assert paper.crop.merge == "squares" and Config().crop.merge == "boxes"
     assert make_config({"preset": "paper"}) == paper
     assert make_config({"preset": "fast"}, {"preset": "paper"}).preset == "paper"
 
