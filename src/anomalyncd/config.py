@@ -197,6 +197,12 @@ class Config(Section):
             )
         if self.learn.train_last_block and not self.features.class_token:
             raise ValueError("learn.train_last_block needs features.class_token above 0")
+        if not self.features.class_token and (self.model.guidance, self.model.guided_blocks) != ("class", None):
+            raise ValueError(
+                f"model.guidance ({self.model.guidance}) and model.guided_blocks ({self.model.guided_blocks}) reach only the"
+                " class token and patches beside it, so they would change nothing: set features.class_token above 0, or"
+                " leave both out"
+            )
         if self.n_classes != "auto" and self.has_normal and self.n_classes < 2:
             raise ValueError("n_classes counts the normal class, so it must be at least 2 (or set has_normal to false)")
         return self
