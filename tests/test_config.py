@@ -43,6 +43,7 @@ def test_preset_paper_is_the_papers_run() -> None:
     assert (paper.learn.epochs, paper.learn.learning_rate, paper.learn.entropy_weight) == (50, 0.003, 4.0)
     assert paper.learn.train_last_block and paper.learn.normal == "class" and paper.learn.start == "random"
     assert paper.features.weights() == {"class_token": 1.0}
+    assert paper.crop.merge == "squares" and Config().crop.merge == "boxes"
     assert make_config({"preset": "paper"}) == paper
     assert make_config({"preset": "fast"}, {"preset": "paper"}).preset == "paper"
 
@@ -80,11 +81,22 @@ def test_wrong_preset_names_the_right_ones(preset: object) -> None:
         ({"features": {"blocks": []}}, "features.blocks: "),
         ({"features": {"blocks": [3, -1]}}, "features.blocks.1: .* but got -1."),
         ({"learn": {"train_last_block": True}}, "needs features.class_token above 0"),
+        (
+            {"model": {"guidance": "all"}},
+            r"model.guidance \(all\) .* would change nothing: set features.class_token above 0",
+        ),
+        ({"model": {"guidance": "none"}}, r"model.guidance \(none\) .* would change nothing"),
+        ({"model": {"guided_blocks": 3}}, r"model.guided_blocks \(3\) .* would change nothing"),
     ],
 )
 def test_wrong_settings_are_named(layer: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         make_config(layer)
+
+
+def test_guidance_may_be_set_where_it_reaches_the_features() -> None:
+    for settings in ({"preset": "paper"}, {"features": {"class_token": 0.5}}):
+        assert make_config({"model": {"guidance": "patch", "guided_blocks": 2}}, settings).model.guided_blocks == 2
 
 
 def test_all_wrong_settings_are_named_at_once() -> None:

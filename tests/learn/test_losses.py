@@ -146,12 +146,13 @@ def test_mean_entropy_is_zero_for_a_balanced_and_log_c_for_a_collapsed_predictio
     assert losses.mean_entropy(collapsed, collapsed, 1.0).item() == pytest.approx(math.log(4))
 
 
-def test_teacher_temperature_falls_in_ten_equal_steps():
+def test_teacher_temperature_has_ten_values_of_four_epochs_each_the_last_of_which_stays():
     values = [losses.teacher_temperature(epoch) for epoch in range(50)]
-    assert values[:4] == [0.07] * 4
-    assert sorted(set(values), reverse=True) == pytest.approx([0.07 - 0.003 * k for k in range(11)])
-    assert values[40:] == [pytest.approx(0.04)] * 10
-    assert losses.teacher_temperature(0, epochs=0) == 0.04
+    assert values == pytest.approx([0.07 - 0.03 * min(epoch // 4, 9) / 9 for epoch in range(50)])
+    assert values[35] > 0.043 and values[36:] == [0.04] * 14
+    each = [losses.teacher_temperature(epoch, epochs=30, step=1) for epoch in range(31)]
+    assert each == pytest.approx([0.07 - 0.03 * min(epoch, 29) / 29 for epoch in range(31)])
+    assert losses.teacher_temperature(0, epochs=0) == losses.teacher_temperature(0, epochs=4) == 0.04
 
 
 def test_whole_objective_on_a_hand_made_batch(batch):
@@ -175,7 +176,9 @@ def test_whole_objective_on_a_hand_made_batch(batch):
         slow_info_nce(*batch["z"], 0.5) + mean(distillation) + 4 * mean(entropy)
     )
     assert parts.total.item() == pytest.approx(expected, rel=1e-9)
-    assert per_head.tolist() == pytest.approx(distillation)
+    assert parts.distillation.item() == pytest.approx(mean(distillation))
+    assert per_head.tolist() == pytest.approx([d + 4 * e for d, e in zip(distillation, entropy, strict=True)])
+    assert not per_head.requires_grad
 
 
 def test_without_a_base_set_the_labelled_terms_and_their_weight_vanish(batch):

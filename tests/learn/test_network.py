@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from anomalyncd.learn.features import FeatureSpace
 from anomalyncd.learn.network import RegionNet, ViewBatch, last_part
@@ -19,15 +20,17 @@ def token_batch(vectors=None):
     return ViewBatch(vectors, torch.randn(3, 5, 48, generator=generator), keep)
 
 
-def test_gradients_reach_the_last_block_and_not_the_trunk(vit):
+def test_gradients_reach_the_last_block_and_neither_the_trunk_nor_the_final_norm(vit):
+    vit.requires_grad_(True)  # whatever it was before
+    vit.vit.blocks[:-1].requires_grad_(False)
     net = RegionNet(48, 3, 2, vit=vit)
     cosines, projections = net(token_batch())
     (cosines[:, :, 0].sum() + projections[:, 0].sum()).backward()
-    last = {id(p) for p in last_part(vit).parameters()}
-    assert {id(p) for p in net.parameters()} >= last
-    for name, parameter in vit.named_parameters():
-        trained = id(parameter) in last
-        assert trained == name.startswith(("vit.blocks.4.", "vit.norm."))
+    assert {id(p) for p in net.parameters()} >= {id(p) for p in last_part(vit).parameters()}
+    for name, parameter in vit.vit.named_parameters():
+        if not name.startswith(("blocks.", "norm.")):
+            continue
+        trained = name.startswith("blocks.4.")
         assert parameter.requires_grad == trained
         assert (parameter.grad is not None and bool(parameter.grad.any())) == trained, name
 
@@ -57,6 +60,27 @@ def test_start_from_points_one_head_at_the_centres():
     cosines, _ = net(ViewBatch(torch.eye(4)[:3] * 7))
     torch.testing.assert_close(cosines[1], torch.eye(3))
     assert torch.equal(net.heads.weight[0], before[0])
+
+
+def test_heads_begin_and_turn_as_weight_normalised_linear_layers_do():
+    torch.manual_seed(0)
+    layer = nn.Linear(384, 50, bias=False)
+    net = RegionNet(384, n_outputs=50, n_heads=1, contrastive=False)
+    lengths = net.heads.directions.detach().norm(dim=-1)
+    assert lengths.std() < 1e-6 and lengths.mean().item() == pytest.approx(
+        layer.weight.norm(dim=1).mean().item(), rel=0.01
+    )
+    normed = nn.utils.parametrizations.weight_norm(layer)
+    length, direction = normed.parametrizations.weight.parameters()
+    length.data.fill_(1).requires_grad_(False)
+    direction.data.copy_(net.heads.directions[0])
+    vectors, target = F.normalize(torch.randn(30, 384), dim=1), torch.arange(30)
+    for cosines, parameter in ((net(ViewBatch(vectors))[0][0], net.heads.directions), (normed(vectors), direction)):
+        F.cross_entropy(cosines / 0.1, target).backward()
+        torch.optim.SGD([parameter], lr=0.1).step()
+    torch.testing.assert_close(net.heads.directions[0], direction, atol=1e-6, rtol=1e-5)
+    net.heads.start_from(0, torch.randn(50, 384))
+    torch.testing.assert_close(net.heads.directions.norm(dim=-1), torch.ones(1, 50))
 
 
 def test_without_contrast_there_is_no_projector():

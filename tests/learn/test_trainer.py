@@ -10,7 +10,7 @@ from anomalyncd.learn import trainer
 from anomalyncd.learn.bank import Views
 from anomalyncd.learn.losses import LossParts
 from anomalyncd.learn.network import RegionNet
-from anomalyncd.learn.trainer import parameter_groups, sample_epoch, train
+from anomalyncd.learn.trainer import parameter_groups, sample_batches, sample_epoch, train
 
 CPU = torch.device("cpu")
 
@@ -143,6 +143,46 @@ def test_only_the_last_epoch_decides_on_the_best_head(monkeypatch):
     monkeypatch.setattr(trainer, "objective", made_up)
     _, (_, best_head) = run(clusters([4, 4])[0], epochs=2)
     assert best_head == 1
+
+
+@pytest.mark.parametrize(("entropy_weight", "best"), [(0.0, 0), (4.0, 1)])
+def test_a_head_that_calls_everything_the_same_is_only_chosen_where_entropy_has_no_say(entropy_weight, best):
+    """All in one class is easy to distil: cosines of .58 and −.58, where the head of three classes has 1 and 0."""
+    vectors, _ = clusters([6, 6, 6])
+    net = make_net(n_heads=2)
+    everything = torch.eye(8)[:3].sum(0)
+    net.heads.start_from(0, torch.stack([everything, -everything, -everything]))
+    net.heads.start_from(1, torch.eye(8)[:3])
+    _, (_, best_head) = run(vectors, net, epochs=1, learning_rate=1e-6, entropy_weight=entropy_weight)
+    assert best_head == best
+
+
+def test_every_batch_has_the_same_say_in_which_head_is_best(monkeypatch):
+    per_batch = iter([torch.tensor([0.0, 1.0]), torch.tensor([1.5, 0.0])])  # of 6 regions and of 2
+
+    def made_up(logits, *args, **options):
+        zero = logits[0].sum() * 0
+        return LossParts(zero, zero, zero, zero, zero, zero), next(per_batch)
+
+    monkeypatch.setattr(trainer, "objective", made_up)
+    _, (_, best_head) = run(clusters([4, 4])[0], epochs=1, batch_size=6)
+    assert best_head == 1
+
+
+@pytest.mark.parametrize(("sizes", "batch_size"), [([1, 1], 2), ([1, 6], 3), ([9, 2], 2), ([20, 20], 4)])
+def test_with_a_base_set_a_batch_without_base_or_without_other_regions_is_left_out(sizes, batch_size):
+    vectors, truth = clusters(sizes)
+    views = Counting(vectors)
+    labels = np.where(truth == 0, 0, -1)
+    _, (history, _) = run(vectors, make_net(n_outputs=2), labels, views, epochs=20, batch_size=batch_size)
+    assert all({*(labels[asked] >= 0)} == {True, False} for asked in views.asked)
+    assert len(history) == 20 and all(math.isfinite(row["loss"]) for row in history)
+
+
+def test_where_no_batch_of_an_epoch_has_both_it_is_drawn_again():
+    labels = np.array([0, -1])
+    drawn = [sample_batches(labels, 2, np.random.default_rng(seed)) for seed in range(30)]
+    assert all(len(batches) == 1 and sorted(batches[0].tolist()) == [0, 1] for batches in drawn)
 
 
 def test_no_epochs_leave_everything_as_it_was():

@@ -1,12 +1,16 @@
 """Views against single pictures turned by hand, and the promise that picture and mask move together."""
 
+import itertools
+
 import numpy as np
 import pytest
 
+from anomalyncd.learn import views
 from anomalyncd.learn.views import ViewRange, centre, dihedral, random_view
 
 # Geometry only: every other change is set to "nothing".
-STILL = ViewRange((1, 1), (1, 1), (1, 1), (1, 1), (9, 9), (1e-3, 1e-3), (8, 8))
+STILL = ViewRange((1, 1), (1, 1), (1, 1), (1, 1), (9,), (1e-3, 1e-3), (8, 8))
+GREY = np.array([0.299, 0.587, 0.114])
 
 
 def only(**change):
@@ -87,9 +91,9 @@ def test_picture_and_mask_stay_together_under_all_changes(painted):
 def test_the_window_reaches_every_corner_of_the_crop():
     rows, columns = np.indices((40, 40), dtype=np.uint8)
     crop = np.stack([rows, columns, rows], axis=-1)
-    views = [random_view(crop, rows > 9, 32, np.random.default_rng(seed), STILL)[0] for seed in range(200)]
-    assert {int(view[..., 0].min()) for view in views} == set(range(9))
-    assert {int(view[..., 1].min()) for view in views} == set(range(9))
+    found = [random_view(crop, rows > 9, 32, np.random.default_rng(seed), STILL)[0] for seed in range(200)]
+    assert {int(view[..., 0].min()) for view in found} == set(range(9))
+    assert {int(view[..., 1].min()) for view in found} == set(range(9))
 
 
 def test_nothing_changes_when_every_range_is_empty(crop):
@@ -103,17 +107,60 @@ def changed(picture, **change):
 
 def test_brightness_scales_and_is_cut_at_white(crop):
     plain = changed(crop).astype(float)
-    assert np.array_equal(changed(crop, brightness=(0.5, 0.5)), np.rint(plain * 0.5))
-    assert np.array_equal(changed(crop, brightness=(1.5, 1.5)), np.rint(np.minimum(plain * 1.5, 255)))
+    assert np.array_equal(changed(crop, brightness=(0.5, 0.5)), np.floor(plain * 0.5))
+    assert np.array_equal(changed(crop, brightness=(1.5, 1.5)), np.floor(np.minimum(plain * 1.5, 255)))
 
 
 def test_contrast_zero_is_one_grey_and_saturation_zero_is_grey_pixels(crop):
-    weights = np.array([0.299, 0.587, 0.114])
     assert np.ptp(changed(crop, contrast=(0, 0))) == 0
-    assert changed(crop, contrast=(0, 0))[0, 0, 0] == pytest.approx((crop @ weights).mean(), abs=0.6)
+    assert changed(crop, contrast=(0, 0))[0, 0, 0] == pytest.approx((crop @ GREY).mean(), abs=1)
     grey = changed(crop, saturation=(0, 0))
     assert np.array_equal(grey[..., 0], grey[..., 1]) and np.array_equal(grey[..., 1], grey[..., 2])
-    assert np.abs(grey[..., 0] - changed(crop) @ weights).max() < 0.6
+    assert np.abs(grey[..., 0] - changed(crop) @ GREY).max() < 0.6
+
+
+def test_colours_change_in_each_order_and_are_cut_after_every_step():
+    two = np.zeros((40, 40, 3), np.uint8)
+    two[:, :20], two[:, 20:] = [240, 90, 10], [60, 200, 120]
+    steps = {
+        "brightness": lambda x: x * 1.4,
+        "contrast": lambda x: (x - (x @ GREY).mean()) * 1.4 + (x @ GREY).mean(),
+        "saturation": lambda x: (x - (x @ GREY)[:, None]) * 1.8 + (x @ GREY)[:, None],
+    }
+    expected = []
+    for order in itertools.permutations(steps.values()):
+        colours = two[0, [0, 39]].astype(float)
+        for step in order:
+            colours = np.clip(step(colours), 0, 255)
+        expected.append(np.sort(colours, axis=0))
+    ranges = only(brightness=(1.4, 1.4), contrast=(1.4, 1.4), saturation=(1.8, 1.8))
+    seen = set()
+    for seed in range(100):
+        image, _ = random_view(two, two[..., 0] > 99, 40, np.random.default_rng(seed), ranges)
+        colours = np.sort(np.unique(image.reshape(-1, 3), axis=0), axis=0)
+        errors = [np.abs(colours - one).max() for one in expected]
+        assert min(errors) < 5  # whole values, three times
+        seen.add(int(np.argmin(errors)))
+    assert seen == set(range(6))
+
+
+def test_sharpness_blends_with_a_smooth_picture_whose_centre_weighs_five_and_whose_edge_is_kept(crop):
+    plain = changed(crop).astype(float)
+    smooth = plain.copy()
+    for y, x in itertools.product(range(1, 39), range(1, 39)):
+        smooth[y, x] = (plain[y - 1 : y + 2, x - 1 : x + 2].sum(axis=(0, 1)) + 4 * plain[y, x]) / 13
+    for factor in (0.2, 2.0):
+        expected = np.clip(smooth + factor * (plain - smooth), 0, 255)
+        assert np.abs(changed(crop, sharpness=(factor, factor)) - expected).max() <= 1.5
+
+
+def test_blur_kernels_are_nine_to_thirty_three_in_steps_of_four(crop, monkeypatch):
+    seen = []
+    monkeypatch.setattr(views.cv2, "GaussianBlur", lambda image, kernel, sigmaX: seen.append((kernel, sigmaX)) or image)
+    for seed in range(100):
+        random_view(crop, crop[..., 0] > 99, 32, np.random.default_rng(seed))
+    assert {kernel for kernel, _ in seen} == {(side, side) for side in (9, 13, 17, 21, 25, 29, 33)}
+    assert 0.1 <= min(sigma for _, sigma in seen) < 0.3 and 1.8 < max(sigma for _, sigma in seen) <= 2
 
 
 def test_sharpness_and_blur_change_the_spread_of_neighbours(crop):

@@ -52,6 +52,22 @@ def test_with_a_mask_the_whole_image_comes_with_all_its_regions_and_no_map() -> 
     np.testing.assert_allclose(batch.context_masks.sum(axis=0), share, atol=1e-6)
 
 
+def test_with_the_papers_rule_the_mask_of_a_crop_is_all_that_lies_in_its_square() -> None:
+    # Squares of 28 pixels. Those of the first three spots overlap in a chain and grow to 82, the fourth is in there too.
+    mask = np.zeros((96, 144), bool)
+    for x, y in ((20, 40), (47, 40), (74, 40), (47, 69)):
+        mask[y : y + 4, x : x + 4] = True
+    for merge, squares, areas in (
+        ("squares", [(8, 1, 82), (35, 57, 28)], [64, 16]),
+        ("boxes", [(7, 27, 29), (34, 27, 29), (61, 27, 29), (34, 56, 29)], [16] * 4),
+    ):
+        found = prepared({"mask": mask}, crop={"size": 82, "merge": merge})
+        assert found.batch is not None and [region.square for region in found.regions] == squares
+        assert [region.area for region in found.regions] == areas
+        pixels = found.batch.masks.sum(axis=(1, 2)) * (np.array(squares)[:, 2] / 82) ** 2
+        np.testing.assert_allclose(pixels, areas, rtol=0.15)
+
+
 @pytest.mark.parametrize("focus", [0.0, 0.5])
 def test_with_a_map_the_whole_image_comes_with_it_and_crops_only_where_they_need_it(focus: float) -> None:
     scores = scene()[1].astype(np.float32) * 2

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from anomalyncd.config import CropConfig, make_config
 from anomalyncd.errors import DataError, SettingsError
-from anomalyncd.regions.boxes import merge_boxes
+from anomalyncd.regions.boxes import merge_boxes, merge_squares
 from anomalyncd.regions.find import Region, crop_square, cut, cut_map, find_regions, whole_region
 
 
@@ -317,3 +317,122 @@ def test_the_map_of_a_crop_against_point_by_point_interpolation(square):
         fx, fy = x - x0, y - y0
         rows = [scores[r, x0] * (1 - fx) + scores[r, x0 + 1] * fx for r in (y0, y0 + 1)]
         assert found[v, u] == pytest.approx(rows[0] * (1 - fy) + rows[1] * fy, abs=0.02)  # OpenCV: 32 steps a pixel
+
+
+SQUARES = CropConfig(merge="squares")  # on an image of 500 pixels: sides of 100, and 5 pixels are near
+
+
+def spots(*corners: tuple[int, int]) -> np.ndarray:
+    """A mask (500, 500) of spots of 10 × 10 pixels, whose crop squares begin 45 pixels before them."""
+    mask = np.zeros((500, 500), bool)
+    for x, y in corners:
+        mask[y : y + 10, x : x + 10] = True
+    return mask
+
+
+def test_squares_that_overlap_are_one_region_however_far_apart_the_boxes_are() -> None:
+    mask = spots((100, 200), (160, 200))
+    (region,), _ = find_regions(mask, (500, 500), SQUARES)
+    # Squares x 55 … 155 and 115 … 215, y 155 … 255: the box around them is 160 wide, so 30 more above and below.
+    assert (region.square, region.box, region.area) == ((55, 125, 160), (100, 200, 70, 10), 200)
+    assert region.labels == (1, 2)
+    assert len(find_regions(mask, (500, 500))[0]) == 2
+
+
+@pytest.mark.parametrize(("gap", "n_regions"), [(4, 1), (5, 2)])
+def test_squares_nearer_than_a_hundredth_of_the_longer_side_are_one_region(gap: int, n_regions: int) -> None:
+    regions, _ = find_regions(spots((100, 200), (200 + gap, 200)), (500, 500), SQUARES)
+    assert len(regions) == n_regions
+
+
+@pytest.mark.parametrize(("start", "n_regions"), [(199, 1), (200, 2)])
+def test_squares_that_overlap_are_always_near(start: int, n_regions: int) -> None:
+    rule = CropConfig(merge="squares", merge_distance=0)
+    assert len(find_regions(spots((100, 200), (start, 200)), (500, 500), rule)[0]) == n_regions
+
+
+def test_squares_are_rounded_down_but_hold_their_box() -> None:
+    assert crop_square((100, 100, 101, 40), (500, 500), SQUARES) == (95, 65, 110)  # half a side of 55.55
+    assert crop_square((100, 100, 101, 40), (500, 500), CropConfig()) == (94, 64, 112)
+    for side in (1, 3, 499, 500):
+        assert crop_square((0, 0, side, 1), (500, 500), CropConfig(merge="squares", padding=0, min_size=0))[2] == side
+
+
+def test_a_chain_of_squares_is_not_merged_twice() -> None:
+    # Neighbours overlap, next but one are 80 pixels apart: the middle ones have three members each, the ends are within.
+    regions, _ = find_regions(spots((100, 200), (190, 200), (280, 200), (370, 200)), (500, 500), SQUARES)
+    assert [(r.labels, r.area) for r in regions] == [((1, 2, 3), 300), ((2, 3, 4), 300)]
+    # 55 … 245 by 155 … 255 grows to 110 … 300, and with the third 55 … 335 to 65 … 345.
+    assert [r.square for r in regions] == [(55, 65, 280), (145, 65, 280)]
+
+
+def test_area_and_mask_of_a_merged_square_are_all_of_the_mask_in_it() -> None:
+    # The fourth spot lies in the square that the others grow to, but its own square is 7 pixels away from theirs.
+    mask = spots((100, 200), (190, 200), (280, 200), (225, 307))
+    regions, components = find_regions(mask, (500, 500), SQUARES)
+    assert [(r.labels, r.area, r.box) for r in regions] == [
+        ((1, 2, 3), 400, (100, 200, 190, 10)),
+        ((4,), 100, (225, 307, 10, 10)),
+    ]
+    image, side = np.zeros((500, 500, 3), np.uint8), regions[0].square[2]
+    for alone, n_pixels in ((False, 400), (True, 300)):
+        assert cut(image, components, regions[0], side, alone=alone)[1].sum() == n_pixels
+
+
+def test_merged_squares_stay_in_the_image() -> None:
+    regions, _ = find_regions(spots((0, 200), (100, 120), (200, 200), (300, 120), (400, 200)), (500, 500), SQUARES)
+    for left, top, side in (region.square for region in regions):
+        assert 0 <= left <= left + side <= 500 and 0 <= top <= top + side <= 500
+    narrow = np.zeros((60, 500), bool)
+    narrow[20:30, 100:110] = narrow[20:30, 150:160] = True
+    assert find_regions(narrow, (60, 500), SQUARES)[0][0].square == (55, -45, 150)
+
+
+def slow_squares(squares: list[tuple[int, int, int]], distance: float) -> set[tuple]:
+    """Members and square of each group, square by square."""
+
+    def is_near(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+        (ax, ay, aside), (bx, by, bside) = a, b
+        x, y = max(ax - bx - bside, bx - ax - aside), max(ay - by - bside, by - ay - aside)
+        return (x < 0 and y < 0) or bool(np.hypot(max(x, 0), max(y, 0)) < distance)
+
+    numbered = list(enumerate(squares))
+    groups = {frozenset(j for j, b in numbered if is_near(a, b)) for _, a in numbered}
+    found = set()
+    for group in groups:
+        if any(group < other for other in groups):
+            continue
+        (x, y, side), *rest = sorted(squares[i] for i in group)
+        x0, y0, x1, y1 = float(x), float(y), float(x + side), float(y + side)
+        for x, y, side in rest:
+            x0, y0, x1, y1 = min(x0, x), min(y0, y), max(x1, x + side), max(y1, y + side)
+            more = abs((x1 - x0) - (y1 - y0)) / 2
+            if x1 - x0 > y1 - y0:
+                y0, y1 = y0 - more, y1 + more
+            else:
+                x0, x1 = x0 - more, x1 + more
+        found.add((tuple(sorted(group)), (x0, y0, x1, y1)))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    squares=st.lists(
+        st.tuples(st.integers(-20, 200), st.integers(-20, 200), st.integers(20, 60)), min_size=1, max_size=12
+    ),
+    distance=st.sampled_from([0.0, 2.5, 30.0]),
+)
+def test_squares_are_merged_as_one_by_one(squares: list[tuple[int, int, int]], distance: float) -> None:
+    found = {tuple(members.tolist()): square for members, square in merge_squares(np.array(squares), distance)}
+    expected = dict(slow_squares(squares, distance))
+    assert found.keys() == expected.keys()
+    for members, (left, top, side) in found.items():
+        x0, y0, x1, y1 = expected[members]
+        assert (left, top) == (np.floor(x0), np.floor(y0))
+        assert left + side >= x1 and top + side >= y1 and side < x1 - x0 + 2
+
+
+def test_squares_of_a_map_of_noise_take_seconds_not_hours() -> None:
+    mask = np.random.default_rng(0).random((1500, 1500)) < 0.05
+    regions, _ = find_regions(mask, (1500, 1500), SQUARES)
+    assert 0 < len(regions) <= 1000

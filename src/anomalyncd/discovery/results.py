@@ -127,15 +127,14 @@ def _counted(
 ) -> npt.NDArray[np.bool_]:
     """Regions with a say: known defects; unknown ones where there is no such; normal ones where there is neither.
 
-    With `normal_counts` all known ones have it, and unknown ones where there is no such.
+    With `normal_counts` normal ones have it beside known defects too, but an unknown one still outranks them: the paper's
+    sum knows no unknown regions, and an image with one must not pass as normal.
     """
-    if normal_counts:
-        has_known = np.bincount(of_image, weights=labels >= 0, minlength=n_images) > 0
-        return np.asarray((labels >= 0) | ~has_known[of_image])
-    has_defect = np.bincount(of_image, weights=labels > 0, minlength=n_images) > 0
-    has_unknown = np.bincount(of_image, weights=labels < 0, minlength=n_images) > 0
-    say = np.where(labels > 0, True, np.where(labels < 0, ~has_defect[of_image], ~(has_defect | has_unknown)[of_image]))
-    return say.astype(bool)
+    has_defect, has_unknown = (
+        (np.bincount(of_image, weights=some, minlength=n_images) > 0)[of_image] for some in (labels > 0, labels < 0)
+    )
+    normal = ~has_unknown & (~has_defect | normal_counts)
+    return np.asarray(np.where(labels > 0, True, np.where(labels < 0, ~has_defect, normal)))
 
 
 def classify_stored(

@@ -117,16 +117,16 @@ def mean_entropy(first: Tensor, second: Tensor, temperature: float) -> Tensor:
 
 
 def teacher_temperature(epoch: int, start: float = 0.07, end: float = 0.04, epochs: int = 40, step: int = 4) -> float:
-    """τ_t: falls from `start` to `end` in equal steps, one every `step` epochs, over the first `epochs`, then stays.
+    """τ_t: falls from `start` to `end` in equal steps, one every `step` epochs; the last `step` of the first `epochs` have
+    `end` already, as in the paper's code.
 
     Examples
     --------
-    >>> [round(teacher_temperature(epoch), 4) for epoch in (0, 3, 4, 39, 40, 99)]
-    [0.07, 0.07, 0.067, 0.043, 0.04, 0.04]
+    >>> [round(teacher_temperature(epoch), 4) for epoch in (0, 3, 4, 35, 36, 99)]
+    [0.07, 0.07, 0.0667, 0.0433, 0.04, 0.04]
     """
-    if epochs <= 0:
-        return end
-    return start + (end - start) * min(epoch // step * step, epochs) / epochs
+    falls = epochs // step - 1
+    return end if epoch >= falls * step else start + (end - start) * (epoch // step) / falls
 
 
 @dataclass(frozen=True)
@@ -179,12 +179,12 @@ def objective(
 
     Returns
     -------
-    the loss terms, and the distillation loss of each head (M,), detached, by which the best head is chosen
+    the loss terms, and L^u_cls + μ L^u_reg of each head (M,), detached, by which the best head is chosen
     """
     zero = projections[0].sum() * 0
     labelled = labels >= 0
     unlabelled = ~labelled
-    supervised = supervised_rep = entropy = zero
+    supervised = supervised_rep = distillation = entropy = zero
     per_head = torch.zeros(len(logits[0]), device=zero.device)
     if unlabelled.any():
         terms, entropies = [], []
@@ -194,9 +194,8 @@ def objective(
                 targets = [correct_pseudo_labels(q, scores[unlabelled], normal, correction_threshold) for q in targets]
             terms.append(self_distillation(one, two, targets[0], targets[1], temperatures.student))
             entropies.append(mean_entropy(one, two, temperatures.student))
-        per_head = torch.stack(terms)
-        entropy = torch.stack(entropies).mean()
-    distillation = per_head.mean() + zero
+        distillation, entropy = torch.stack(terms).mean(), torch.stack(entropies).mean()
+        per_head = (torch.stack(terms) + entropy_weight * torch.stack(entropies)).detach()
     if labelled.any():
         known = labels[labelled]
         supervised = torch.stack(
@@ -215,4 +214,4 @@ def objective(
         contrastive_weight * contrastive + distillation + entropy_weight * entropy
     )
     parts = LossParts(total, contrastive, distillation, entropy, supervised_rep, supervised)
-    return parts, per_head.detach()
+    return parts, per_head

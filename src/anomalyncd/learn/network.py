@@ -33,7 +33,8 @@ class RegionNet(nn.Module):
     width : dimension of the joined features
     n_outputs : base classes followed by novel classes
     n_heads : independent classifiers, of which the best is used
-    vit : given only when its last block is trained; its block and norm become part of this network
+    vit : given only when its last block is trained; the block becomes part of this network, and the final norm, which
+        stays as it is
     class_weight : weight of the trained class token beside the frozen vectors
     contrastive : whether to have a projector; of no use where nothing below the heads is trained
     """
@@ -54,7 +55,8 @@ class RegionNet(nn.Module):
         self.class_weight = class_weight
         self._vit = [vit] if vit is not None else []  # in a list, so that the frozen trunk is no part of this module
         if vit is not None:
-            self.last = last_part(vit).requires_grad_(True)
+            self.last = last_part(vit).requires_grad_(False)
+            self.last["block"].requires_grad_(True)
 
     def features(self, batch: ViewBatch) -> Tensor:
         """(B, D) unit vectors."""
@@ -82,5 +84,5 @@ class RegionNet(nn.Module):
 
 
 def last_part(vit: MaskGuidedViT) -> nn.ModuleDict:
-    """What of the backbone may be trained: its last block and final norm, the very same modules."""
+    """The end of the backbone that a run keeps: its last block and final norm, the very same modules."""
     return nn.ModuleDict({"block": vit.vit.blocks[-1], "norm": vit.vit.norm})

@@ -47,7 +47,8 @@ def train(
 
     Returns
     -------
-    One row an epoch: epoch, loss and its terms; and the head with the smallest distillation loss in the last epoch
+    One row an epoch: epoch, loss and its terms; and the head whose distillation and entropy together have the smallest mean
+    over the batches of the last epoch
     """
     device = next(net.parameters()).device
     goals, levels = (torch.from_numpy(values).to(device) for values in (labels, scores))  # (R,) each
@@ -67,14 +68,11 @@ def train(
             supervised_weight=config.supervised_weight, entropy_weight=config.entropy_weight,
             contrastive_weight=config.contrastive_weight, correction_threshold=config.correction_threshold,
         )  # fmt: skip
-        order = sample_epoch(labels, rng)
+        batches = sample_batches(labels, config.batch_size, rng)
         totals: dict[str, float] = {}
         head_loss = torch.zeros(net.heads.directions.shape[0], device=device)  # (M,)
         n_seen = 0
-        for start in range(0, len(order), config.batch_size):
-            indices = order[start : start + config.batch_size]
-            if len(indices) < 2 and len(order) > 1:
-                continue  # a contrast needs company
+        for indices in batches:
             parts, per_head = step(*_outputs(net, views, indices, rng), goals[indices], levels[indices])
             optimiser.zero_grad(set_to_none=True)
             parts.total.backward()
@@ -82,7 +80,7 @@ def train(
             optimiser.step()
             for name, term in vars(parts).items():
                 totals[name] = totals.get(name, 0.0) + float(term.detach()) * len(indices)
-            head_loss += per_head * len(indices)
+            head_loss += per_head
             n_seen += len(indices)
         schedule.step()
         best_head = int(head_loss.argmin())
@@ -113,6 +111,22 @@ def sample_epoch(labels: npt.NDArray[np.int64], rng: np.random.Generator) -> Ind
         return rng.permutation(len(labels))
     share = np.where(labelled, 1 / labelled.sum(), 1 / (~labelled).sum())
     return rng.choice(len(labels), size=len(labels), p=share / share.sum())
+
+
+def sample_batches(labels: npt.NDArray[np.int64], size: int, rng: np.random.Generator) -> list[Indices]:
+    """The batches of one epoch, at least one. A single region that is left over is left out: a contrast needs company.
+
+    With a base set a batch needs labelled and unlabelled regions, else it is left out; where no batch has both, the epoch is
+    drawn again.
+    """
+    labelled = labels >= 0
+    while True:
+        order = sample_epoch(labels, rng)
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        if labelled.all() or not labelled.any():
+            return [batch for batch in batches if len(batch) > 1] or batches
+        if batches := [batch for batch in batches if labelled[batch].any() and not labelled[batch].all()]:
+            return batches
 
 
 def parameter_groups(net: nn.Module) -> list[dict[str, object]]:

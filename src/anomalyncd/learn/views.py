@@ -8,11 +8,12 @@ from typing import TypeVar
 import cv2
 import numpy as np
 import numpy.typing as npt
+from PIL import Image as Pillow
+from PIL import ImageEnhance
 
 Image = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 Pixel = TypeVar("Pixel", bound=np.generic)
-_GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class ViewRange:
     contrast: tuple[float, float] = (0.6, 1.4)
     saturation: tuple[float, float] = (0.6, 1.8)
     sharpness: tuple[float, float] = (0.2, 2.0)
-    blur_kernels: tuple[int, int] = (9, 33)
+    blur_kernels: tuple[int, ...] = (9, 13, 17, 21, 25, 29, 33)
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     posterize_bits: tuple[int, int] = (5, 8)
 
@@ -70,29 +71,22 @@ def random_view(
     window = (slice(top, top + size), slice(left, left + size))
     index = int(rng.integers(8))
     image, mask = (np.ascontiguousarray(dihedral(picture[window][None], index)[0]) for picture in (crop, mask))
-    image = _colour(image, rng, ranges)
-    image = _sharpen(image, rng.uniform(*ranges.sharpness))
-    first, last = ranges.blur_kernels
-    kernel = int(rng.integers(first // 2, last // 2 + 1)) * 2 + 1
+    image = _enhanced(image, rng, ranges)
+    kernel = int(rng.choice(ranges.blur_kernels))
     sigma = float(rng.uniform(*ranges.blur_sigma))
     image = cv2.GaussianBlur(image, (kernel, kernel), sigmaX=sigma).astype(np.uint8, copy=False)
     bits = int(rng.integers(ranges.posterize_bits[0], ranges.posterize_bits[1] + 1))
     return image & np.uint8(256 - (1 << (8 - bits))), mask
 
 
-def _colour(image: Image, rng: np.random.Generator, ranges: ViewRange) -> Image:
-    brightness, contrast = rng.uniform(*ranges.brightness), rng.uniform(*ranges.contrast)
-    saturation = rng.uniform(*ranges.saturation)
-    x = image.astype(np.float32) * np.float32(brightness)
-    grey = x @ _GREY  # (H, W)
-    x = (x - grey.mean()) * np.float32(contrast) + grey.mean()
-    grey = (x @ _GREY)[..., None]
-    x = (x - grey) * np.float32(saturation) + grey
-    out: Image = np.clip(np.rint(x), 0, 255).astype(np.uint8)
-    return out
-
-
-def _sharpen(image: Image, factor: float) -> Image:
-    """Blend with a slightly smoothed copy: factor < 1 softens, > 1 sharpens, 1 changes nothing."""
-    smooth = cv2.blur(image, (3, 3)).astype(np.float32)
-    return np.clip(np.rint(smooth + np.float32(factor) * (image - smooth)), 0, 255).astype(np.uint8)
+def _enhanced(image: Image, rng: np.random.Generator, ranges: ViewRange) -> Image:
+    """Brightness, contrast and saturation in random order, then sharpness; each step ends in whole values from 0 to 255."""
+    colours = [
+        (ImageEnhance.Brightness, ranges.brightness),
+        (ImageEnhance.Contrast, ranges.contrast),
+        (ImageEnhance.Color, ranges.saturation),
+    ]
+    picture = Pillow.fromarray(image)
+    for enhance, span in [*(colours[step] for step in rng.permutation(3)), (ImageEnhance.Sharpness, ranges.sharpness)]:
+        picture = enhance(picture).enhance(float(rng.uniform(*span)))
+    return np.array(picture)

@@ -1,6 +1,9 @@
-"""Boxes that are near each other become one: few pair by pair, millions in linear time."""
+"""Boxes that are near each other become one: few pair by pair, millions in linear time. And squares, as the paper's code
+does it."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +11,7 @@ import numpy.typing as npt
 from ..binarize.jit import jit
 
 Boxes = npt.NDArray[np.int64]  # (N, 4) x0, y0, x1, y1 in image pixels, ends excluded
+Squares = npt.NDArray[np.int64]  # (N, 3) x, y, side in image pixels
 MANY_BOXES = 1000
 
 
@@ -43,6 +47,55 @@ def merge_boxes(boxes: Boxes, distance: float) -> npt.NDArray[np.int64]:
         if n_groups == len(boxes):
             return group
         boxes = _around(boxes, joined, n_groups)
+
+
+def merge_squares(squares: Squares, distance: float) -> list[tuple[npt.NDArray[np.int64], tuple[int, int, int]]]:
+    """Group squares as the paper's code does: each with all that overlap it or are nearer than `distance`, groups within
+    others left out.
+
+    Squares of a chain may so belong to two groups, and merged squares may overlap: nothing is merged twice. A group's
+    square grows with its members from left to right, each time to the square in the middle of which the new bounding box
+    lies.
+
+    Parameters
+    ----------
+    squares : (N, 3) int64 x, y, side, few enough for N × N numbers
+    distance : in pixels between the nearest points of two squares
+
+    Returns
+    -------
+    For each group the positions of its members, ascending, and its square.
+
+    Examples
+    --------
+    >>> squares = np.array([[0, 0, 10], [11, 4, 10], [40, 0, 10]])
+    >>> [(members.tolist(), square) for members, square in merge_squares(squares, distance=2)]
+    [([2], (40, 0, 10)), ([0, 1], (0, -4, 22))]
+    """
+    starts, stops = squares[:, None, :2], (squares[:, :2] + squares[:, 2:])[:, None]
+    gaps = np.maximum(
+        starts - stops.swapaxes(0, 1), starts.swapaxes(0, 1) - stops
+    )  # (N, N, 2), negative where they overlap
+    near = (gaps < 0).all(axis=2) | ((np.maximum(gaps, 0) ** 2).sum(axis=2) < distance**2)
+    groups = np.unique(near, axis=0).astype(np.float32)
+    sizes, shared = groups.sum(axis=1), groups @ groups.T
+    within = (shared == sizes[:, None]) & (sizes[:, None] < sizes)
+    order = np.lexsort((squares[:, 1], squares[:, 0]))
+    return [
+        (np.flatnonzero(members), _grown(squares[order[members[order] > 0]].tolist()))
+        for members in groups[~within.any(axis=1)]
+    ]
+
+
+def _grown(squares: list[list[int]]) -> tuple[int, int, int]:
+    """The square (x, y, side) that squares grow to, one after the other, in whole pixels."""
+    x, y, side = map(float, squares[0])
+    for left, top, own in squares[1:]:
+        x0, y0, x1, y1 = min(x, left), min(y, top), max(x + side, left + own), max(y + side, top + own)
+        side = max(x1 - x0, y1 - y0)
+        x, y = (x0 + x1 - side) / 2, (y0 + y1 - side) / 2
+    corner = math.floor(x), math.floor(y)
+    return *corner, math.ceil(max(x - corner[0], y - corner[1]) + side)
 
 
 def _join_cells(boxes: Boxes, distance: float) -> tuple[npt.NDArray[np.int64], Boxes]:

@@ -92,7 +92,8 @@ class Extractor:
         if not regions:
             return out
         config, image_size, size = self.config, image.shape[:2], self.config.model.image_size
-        cuts = [cut(image, components, region, config.crop.size) for region in regions]
+        alone = config.crop.merge == "boxes"
+        cuts = [cut(image, components, region, config.crop.size, alone=alone) for region in regions]
         crops, masks = (np.stack(pictures) for pictures in zip(*cuts, strict=True))
         context_masks = np.stack([shrink_map(np.isin(components, region.labels), size) for region in regions])
         if config.has_normal and (mask is None or not mask.any()):  # learned although nothing was found

@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from ..config import CropConfig
 from ..errors import DataError
-from .boxes import merge_boxes
+from .boxes import MANY_BOXES, Boxes, merge_boxes, merge_squares
 
 Labels = npt.NDArray[np.int32]
 Size = TypeVar("Size", int, npt.NDArray[np.int64])
+Pixel = TypeVar("Pixel", bound=np.generic)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Region:
     region : number of the region in its image
     box : (x, y, width, height), the tight box in image pixels
     square : (x, y, side), the crop in image pixels; hangs over the image only where the image is smaller
-    area : of the mask in image pixels
+    area : of the mask in image pixels; with `crop.merge: squares` of all of the mask in the square
     score : maximum of the score map inside the square, 1 where there is no score map
     digest : of the crop's pixels, whatever its file is called
     labels : of the mask's components that make up the region, ascending; not kept once the crop is cut
@@ -60,7 +61,7 @@ def find_regions(
     ----------
     mask : (h, w) bool
     image_size : (H, W) of the image
-    crop : how near boxes become one region, and how crop squares are laid
+    crop : what becomes one region, and how crop squares are laid
     scores : (h2, w2) float in 0 … 1, for the regions' scores
 
     Returns
@@ -87,23 +88,41 @@ def find_regions(
     x, y, width, height, n_pixels = statistics[1:].astype(np.int64).T
     (x0, x1), (y0, y1) = rescale(x, x + width, columns, image_size[1]), rescale(y, y + height, rows, image_size[0])
     boxes = np.stack([x0, y0, x1, y1], axis=1)
-    group = merge_boxes(boxes, crop.merge_distance * max(image_size))
-
-    order = np.argsort(group, kind="stable")
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    if crop.merge == "squares":
+        order, starts, squares = _near_squares(boxes, n_pixels, image_size, crop)
+        n_pixels = np.array([np.count_nonzero(_under(square, foreground, image_size)) for square in squares])
+    else:
+        group = merge_boxes(boxes, crop.merge_distance * max(image_size))
+        order = np.argsort(group, kind="stable")
+        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+        n_pixels = np.add.reduceat(n_pixels[order], starts)
     upper_left = np.minimum.reduceat(boxes[order, :2], starts)
     lower_right = np.maximum.reduceat(boxes[order, 2:], starts)
-    n_pixels = np.add.reduceat(n_pixels[order], starts)
     labels = np.split(order + 1, starts[1:])
     pixel_area = (image_size[0] / rows) * (image_size[1] / columns)
     regions: list[Region] = []
     for i in np.lexsort((upper_left[:, 0], upper_left[:, 1], -n_pixels)):
         box = (*upper_left[i].tolist(), *(lower_right[i] - upper_left[i]).tolist())
-        square = crop_square(box, image_size, crop)
-        score = 1.0 if scores is None else _largest_score(scores, square, image_size)
+        square = squares[i] if crop.merge == "squares" else crop_square(box, image_size, crop)
+        score = 1.0 if scores is None else float(_under(square, scores, image_size).max())
         area, own = int(n_pixels[i]) * pixel_area, tuple(labels[i].tolist())
         regions.append(Region(region=len(regions), box=box, square=square, area=area, score=score, labels=own))
     return regions, components
+
+
+def _near_squares(
+    boxes: Boxes, n_pixels: npt.NDArray[np.int64], image_size: tuple[int, int], crop: CropConfig
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[tuple[int, int, int]]]:
+    """The components of each region one after the other, where each region starts, and the squares of the regions.
+
+    Of very many components only the largest make regions; the others still are part of the masks that they lie in.
+    """
+    used = np.sort(np.argsort(-n_pixels, kind="stable")[:MANY_BOXES])
+    around = [crop_square((x0, y0, x1 - x0, y1 - y0), image_size, crop) for x0, y0, x1, y1 in boxes[used].tolist()]
+    groups = merge_squares(np.array(around), int(crop.merge_distance * max(image_size)))
+    order = used[np.concatenate([members for members, _ in groups])]
+    starts = np.cumsum([0, *(len(members) for members, _ in groups[:-1])])
+    return order, starts, [_move_inside(*square, image_size) for _, square in groups]
 
 
 def whole_region(
@@ -121,9 +140,9 @@ def whole_region(
 
 
 def cut(
-    image: npt.NDArray[np.uint8], components: Labels, region: Region, size: int = 256
+    image: npt.NDArray[np.uint8], components: Labels, region: Region, size: int = 256, *, alone: bool = True
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
-    """Cut a region out of its image, resized, with the mask of this region alone in the same frame.
+    """Cut a region out of its image, resized, with its mask in the same frame.
 
     Where the square hangs over the image, the image's edge is repeated and the mask is False.
 
@@ -132,6 +151,7 @@ def cut(
     image : (H, W, 3) uint8
     components : (h, w) int32 from `find_regions`
     size : side of the crop in pixels
+    alone : the mask is of this region alone, not of all that lies in its square
 
     Returns
     -------
@@ -166,7 +186,7 @@ def cut(
         slice(int(y_edges[0]), min(int(np.ceil(y_edges[-1])), rows)),
         slice(int(x_edges[0]), min(int(np.ceil(x_edges[-1])), columns)),
     )
-    own = np.isin(components[window], region.labels)
+    own = np.isin(components[window], region.labels) if alone else components[window] > 0
     coverage = _mean_between(own, y_edges - window[0].start)
     coverage = _mean_between(coverage.T, x_edges - window[1].start).T
     crop_mask = np.zeros((size, size), dtype=bool)
@@ -201,8 +221,7 @@ def crop_square(box: tuple[int, int, int, int], image_size: tuple[int, int], cro
     """The crop square (x, y, side) around a box (x, y, width, height), all in image pixels.
 
     Half its side is max(½·(1 + padding)·longer box side, min_size·longer image side); the side never
-    exceeds the longer image side. The square is centred on the box and moved into the image; in a
-    direction in which the image is smaller than the square, it is centred on the image.
+    exceeds the longer image side. The square is centred on the box and moved into the image.
 
     Examples
     --------
@@ -214,16 +233,23 @@ def crop_square(box: tuple[int, int, int, int], image_size: tuple[int, int], cro
     longer = max(height, width)
     side = longer
     if not crop.whole_image:
-        # Rounding keeps 1.1 · 10 from becoming 12.
         wanted = max((1 + crop.padding) * max(box_width, box_height), 2 * crop.min_size * longer)
-        side = min(max(int(np.ceil(round(wanted, 6))), 1), longer)
+        if crop.merge == "squares":  # as the paper's code rounds, but never smaller than the box
+            side = max(2 * int(wanted / 2), box_width, box_height)
+        else:  # rounding keeps 1.1 · 10 from becoming 12
+            side = max(int(np.ceil(round(wanted, 6))), 1)
+    return _move_inside((2 * x + box_width - side) // 2, (2 * y + box_height - side) // 2, side, image_size)
 
-    def place(start: int, length: int, extent: int) -> int:
-        if side >= extent:
-            return (extent - side) // 2
-        return min(max((2 * start + length - side) // 2, 0), extent - side)
 
-    return place(x, box_width, width), place(y, box_height, height), side
+def _move_inside(x: int, y: int, side: int, image_size: tuple[int, int]) -> tuple[int, int, int]:
+    """A square in the image, at most as large as its longer side; centred where the image is smaller than the square."""
+    height, width = image_size
+    side = min(side, max(image_size))
+
+    def place(start: int, extent: int) -> int:
+        return (extent - side) // 2 if side >= extent else min(max(start, 0), extent - side)
+
+    return place(x, width), place(y, height), side
 
 
 def rescale(start: Size, stop: Size, length: int, new_length: int) -> tuple[Size, Size]:
@@ -231,11 +257,12 @@ def rescale(start: Size, stop: Size, length: int, new_length: int) -> tuple[Size
     return start * new_length // length, -(-stop * new_length // length)
 
 
-def _largest_score(scores: npt.NDArray[np.float32], square: tuple[int, int, int], image_size: tuple[int, int]) -> float:
-    (rows, columns), (height, width), (left, top, side) = scores.shape, image_size, square
+def _under(square: tuple[int, int, int], values: npt.NDArray[Pixel], image_size: tuple[int, int]) -> npt.NDArray[Pixel]:
+    """The part of a map or mask (h, w) that a square of its image covers."""
+    (rows, columns), (height, width), (left, top, side) = values.shape, image_size, square
     x0, x1 = rescale(max(left, 0), min(left + side, width), width, columns)
     y0, y1 = rescale(max(top, 0), min(top + side, height), height, rows)
-    return float(scores[y0:y1, x0:x1].max())
+    return values[y0:y1, x0:x1]
 
 
 def _place(start: int, stop: int, side: int, size: int) -> tuple[int, int]:
