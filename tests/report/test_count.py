@@ -10,21 +10,15 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from anomalyncd.assign import count as assign_count
 from anomalyncd.assign.count import CountEstimate, estimate_count
-from anomalyncd.report.classes import draw_count
+from anomalyncd.report.classes import count_sentence, draw_count
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
 def found() -> CountEstimate:
-    rng = np.random.default_rng(0)
-    x = np.eye(8)[np.arange(45) % 3] + rng.normal(0, 0.15, (45, 8))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, few in (("STARTS", 2), ("RESAMPLES", 6), ("BLOBS", 2)):
-            patch.setattr(assign_count, name, few)
-        return estimate_count((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), most=6)
+    return CountEstimate(5, 4, 9, [20, 10, 5], [4, 5, 9], [4, 9, 9], 12.0)
 
 
 @pytest.fixture
@@ -47,30 +41,41 @@ def write(run: Path, found: CountEstimate, **changes: Any) -> None:
     finish(run).write_json("count.json", {**found.to_json_dict(), "normal": 1, **changes})
 
 
-def test_the_choice_is_marked_where_the_score_says(found: CountEstimate, figures: list[Figure], tmp_path: Path) -> None:
+def test_every_answer_and_the_choice_are_drawn(found: CountEstimate, figures: list[Figure], tmp_path: Path) -> None:
     write(tmp_path / "run", found)
     path = draw_count(FinishedRun(tmp_path / "run"))
     assert path == tmp_path / "run" / "pictures" / "count.png"
     picture = cv2.imread(str(path))
     assert picture is not None and min(picture.shape[:2]) > 300 and picture.std() > 10
-    above, below = figures[0].axes
-    curve = above.lines[0].get_xydata()
-    np.testing.assert_allclose(curve, np.column_stack([found.candidates, found.score]))
-    marks = [line for line in above.lines[1:] if len(line.get_xdata()) == 1]
-    assert [float(mark.get_xdata()[0]) for mark in marks] == [found.count] == [3]
-    assert marks[0].get_ydata()[0] == pytest.approx(found.score[found.candidates.index(3)])
-    assert "3" in above.get_title()
-    for line in below.lines:
-        assert line.get_xdata().tolist() == found.candidates
-    assert {tuple(found.silhouette), tuple(found.stability)} <= {tuple(line.get_ydata()) for line in below.lines}
+    (axis,) = figures[0].axes
+    drawn = {line.get_label(): list(line.get_xdata()) for line in axis.lines}
+    assert drawn["communities"] == found.communities and drawn["gap of eigenvalues"] == found.gaps
+    assert drawn["chosen"] == [found.count] * 2
+    assert " ".join(axis.get_title().split()) == count_sentence(found.to_json_dict())
 
 
-def test_one_class_has_no_mark_among_the_candidates(
-    found: CountEstimate, figures: list[Figure], tmp_path: Path
-) -> None:
-    write(tmp_path / "run", found, count=1, low=1, high=1)
-    assert draw_count(FinishedRun(tmp_path / "run")) is not None
-    assert all(len(line.get_xdata()) > 1 for line in figures[0].axes[0].lines)
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {},
+            "cannot tell for sure: 4 to 9 all show at some scale. 5 is the coarser answer, and 9 is the next finer one",
+        ),
+        ({"low": 5, "high": 5}, "Estimated: 5 kinds. Coarser and finer looks say the same."),
+        ({"low": 4, "high": 5, "communities": [4, 5, 5], "gaps": [4, 5, 5]}, "A coarser look gives 4"),
+        ({"count": 4, "low": 4, "high": 5, "communities": [4, 4, 5], "gaps": [4, 4, 5]}, "A finer look gives 5"),
+        (
+            {"count": 1, "low": 1, "high": 1, "communities": [], "gaps": []},
+            "one kind, because the regions fall into groups",
+        ),
+        (
+            {"count": 1, "low": 1, "high": 3, "communities": [], "gaps": []},
+            "one kind, because there are too few regions",
+        ),
+    ],
+)
+def test_the_estimate_in_words(found: CountEstimate, changes: dict[str, Any], sentence: str) -> None:
+    assert sentence in count_sentence({**found.to_json_dict(), **changes})
 
 
 def test_nothing_is_drawn_where_nothing_was_estimated(tmp_path: Path) -> None:

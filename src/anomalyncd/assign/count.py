@@ -1,58 +1,51 @@
-"""How many classes there are: an estimate from the features alone, with its evidence."""
+"""How many kinds there are: an estimate from the features alone, with its evidence."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from typing import Any
 
+import networkx
 import numpy as np
 import numpy.typing as npt
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.isotonic import IsotonicRegression
-from sklearn.metrics import adjusted_rand_score, pairwise_distances, silhouette_score
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.linalg import eigh
+from scipy.sparse.csgraph import laplacian
+from scipy.spatial.distance import pdist, squareform
+from sklearn.metrics import silhouette_score
 from threadpoolctl import threadpool_limits
 
 Floats = npt.NDArray[np.float32]
 Points = npt.NDArray[np.float64]
-RESAMPLES = 20
-SHARE = 0.9  # of the regions in a resample
-BLOBS = 10  # data sets without classes, for comparison
-BLOB_RESAMPLES = 3  # of each
-TIED = 0.9  # of the largest score: no worse, and the smaller number is the simpler one
-STARTS = 10  # of each k-means
+SCALES = (5, 10, 20)  # a region's neighbours are the nearest N/5, N/10 and N/20 of all N
+LEAST_NEIGHBOURS = 5
+LEAST_REGIONS = 8  # fewer tell nothing
 MOST_REGIONS = 1000  # that are looked at
-MOST_AXES = 200
+STARTS = 3  # of Louvain's search, of which the best counts
+BLOBS = 20  # clouds without kinds, for comparison
+BLOB_REGIONS = 300  # that are compared with them
+BLOB_KINDS = range(2, 9)  # numbers of clusters that they are compared at
+STANDS_OUT = 4.0  # deviations among blobs from which on there are kinds at all
 
 
 @dataclass(frozen=True)
 class CountEstimate:
-    """An estimate of the number of clusters K, and what it rests on, for each of the `candidates`.
+    """An estimate of the number of kinds, and what it rests on.
 
-    count : the estimate; low, high : range of numbers that are hardly worse
-    silhouette : how much nearer regions are to their own cluster than to the next, mean over resamples
-    stability : adjusted Rand index of the clusterings that two resamples give
-    agreement : adjusted Rand index of the clusterings that each two kinds of features give alone; 1 where there is one kind
-    blob_silhouette, blob_stability : as above, for one Gaussian blob with the covariance of the data
-    score : silhouette times stability above a blob's times agreement
-    error : standard error of the largest score. The estimate is the smallest number that is within one error of it and not
-        much worse either (`TIED`); the range is of all within two errors.
+    count : the estimate; low, high : range of numbers that a somewhat coarser or finer look gives
+    neighbours : of each scale at which the regions were looked at
+    communities : answer of Louvain's communities at each scale; gaps : answer of the largest gap between eigenvalues
+    structure : how far the best silhouette stands out from those of single clouds, in deviations; below 4 there is one kind
     """
 
     count: int
     low: int
     high: int
-    candidates: list[int]
-    silhouette: list[float]
-    stability: list[float]
-    agreement: list[float]
-    blob_silhouette: list[float]
-    blob_stability: list[float]
-    score: list[float]
-    error: float
+    neighbours: list[int]
+    communities: list[int]
+    gaps: list[int]
+    structure: float
 
     def to_json_dict(self) -> dict[str, Any]:
         """Plain numbers, for a file."""
@@ -60,26 +53,21 @@ class CountEstimate:
 
 
 def estimate_count(
-    features: Floats,
-    most: int,
-    *,
-    kinds: Sequence[Floats] = (),
-    seed: int = 0,
-    on_step: Callable[[], None] = lambda: None,
+    features: Floats, most: int, *, seed: int = 0, on_step: Callable[[], None] = lambda: None
 ) -> CountEstimate:
-    """Estimate the number of clusters among unit vectors.
+    """Estimate the number of kinds among unit vectors.
 
-    Three things speak for a number K: clusters lie apart (silhouette), other samples of the same regions give the same
-    clusters (stability), and features of different kinds, each on its own, give the same clusters (agreement). A long
-    cloud without any clusters is cut in two just as reproducibly, so stability counts only as far as it exceeds that of a
-    Gaussian blob with the same covariance. Where no number does better than blobs do by chance, there is one class.
+    First, are there any? A cloud without kinds can be cut into clusters too, so the silhouettes of Ward's clusters must
+    stand out from those of Gaussian blobs of the very same covariance. If so, two criteria that know nothing of each other
+    answer at three scales each: Louvain's communities in the graph of nearest neighbours, and the largest gap between the
+    eigenvalues of that graph's Laplacian. True kinds show at every scale, what is cut out of a continuum at one only. Of the
+    six answers the middle one is taken, of two middle ones the coarser; the range leaves the smallest and the largest out.
 
     Parameters
     ----------
     features : (R, D) unit vectors
     most : largest number to consider
-    kinds : the same regions (R, D_i) by features of each kind alone, such as crop and whole image
-    on_step : called after each of `n_steps()` steps
+    on_step : called after each of `N_STEPS` steps
 
     Examples
     --------
@@ -90,102 +78,89 @@ def estimate_count(
     """
     rng = np.random.default_rng(seed)
     if len(features) > MOST_REGIONS:
-        chosen = np.sort(rng.choice(len(features), MOST_REGIONS, replace=False))
-        features, kinds = features[chosen], [kind[chosen] for kind in kinds]
-    candidates = list(range(2, min(most, int(SHARE * len(features)) - 1) + 1))
-    if not candidates:
-        return CountEstimate(1, 1, min(most, len(features)) or 1, [], [], [], [], [], [], [], 0.0)
-    points, spread = _principal(features)
-    with threadpool_limits(1), warnings.catch_warnings():  # more threads add up in the order in which they end
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct regions than clusters
-        silhouettes, stabilities = _resampled(points, candidates, RESAMPLES, rng, on_step)
-        agreement = _agreement([_principal(kind)[0] for kind in kinds], candidates, rng, on_step)
-        blobs = []
-        for _ in range(BLOBS):
-            blob = rng.standard_normal(points.shape) * spread
-            blobs.append(_resampled(blob, candidates, BLOB_RESAMPLES, rng, on_step))
-    blob_silhouette = np.mean([found.mean(axis=0) for found, _ in blobs], axis=0)
-    # More clusters are never more stable in a blob: what looks so is noise.
-    falling = IsotonicRegression(increasing=False)
-    blob_stability = falling.fit_transform(candidates, np.mean([found.mean(axis=0) for _, found in blobs], axis=0))
-    noise = np.median(np.std([found.mean(axis=0) for _, found in blobs], axis=0))
-
-    def above_blob(stable: Points) -> Points:
-        # Share of what there is to gain; the noise keeps it small where a blob is as stable as anything can be.
-        share: Points = (stable - blob_stability) / (1 - blob_stability + max(noise, 1e-6))
-        return np.clip(share, 0, None)
-
-    gains = [
-        np.clip(apart.mean(axis=0) - blob_silhouette, 0, None) * above_blob(stable.mean(axis=0))
-        for apart, stable in ((silhouettes, stabilities), *blobs)
-    ]
-    by_chance = [gain.max() for gain in gains[1:]]
-    is_blob = gains[0].max() <= np.mean(by_chance) + 3 * np.std(by_chance)
-    scores = np.clip(silhouettes, 0, None) * above_blob(stabilities) * agreement  # (resamples, K)
-    silhouette, stability, score = silhouettes.mean(axis=0), stabilities.mean(axis=0), scores.mean(axis=0)
-    best = int(score.argmax())
-    # Jackknife: resamples that share most of their regions differ less than new data would.
-    deviation = 1.4826 * np.median(np.abs(scores[:, best] - np.median(scores[:, best])))
-    error = float(np.sqrt(SHARE / (1 - SHARE)) * deviation)
-    lowest = (max(TIED * score[best], score[best] - error), score[best] - 2 * error)
-    tied, likely = (np.array(candidates)[(score > 0) & (score >= limit)] for limit in lowest)
-    if is_blob or not score.any():
-        tied = likely = np.ones(1)
-    return CountEstimate(
-        int(tied.min()), int(likely.min()), int(likely.max()), candidates, silhouette.tolist(), stability.tolist(),
-        agreement.tolist(), blob_silhouette.tolist(), blob_stability.tolist(), score.tolist(), error,
-    )  # fmt: skip
-
-
-def n_steps(n_kinds: int = 0) -> int:
-    """Steps of `estimate_count` with so many kinds of features, for a progress bar."""
-    return RESAMPLES + BLOB_RESAMPLES * BLOBS + (RESAMPLES // 2 if n_kinds > 1 else 0)
-
-
-def _principal(features: Floats) -> tuple[Points, Points]:
-    """Coordinates (R, d) along the main axes and their deviations (d,): distances hardly change, and k-means is faster."""
-    centred = features.astype(np.float64) - features.mean(axis=0, dtype=np.float64)
-    u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    u, s = u[:, :MOST_AXES], s[:MOST_AXES]
-    return u * s, s / np.sqrt(len(features))
-
-
-def _agreement(
-    kinds: list[Points], candidates: list[int], rng: np.random.Generator, on_step: Callable[[], None]
-) -> Points:
-    """(K,) mean over resamples and over all pairs of kinds; 1 where there are not two of them."""
-    if len(kinds) < 2:
-        return np.ones(len(candidates))
-    found = np.empty((RESAMPLES // 2, len(candidates)))
-    for row in range(len(found)):
-        chosen = rng.permutation(len(kinds[0]))[: int(SHARE * len(kinds[0]))]
-        for column, k in enumerate(candidates):
-            seed = int(rng.integers(2**31))
-            labels = [KMeans(k, n_init=STARTS, random_state=seed).fit_predict(kind[chosen]) for kind in kinds]
-            found[row, column] = np.mean([adjusted_rand_score(a, b) for a, b in combinations(labels, 2)])
+        features = features[np.sort(rng.choice(len(features), MOST_REGIONS, replace=False))]
+    n = len(features)
+    most = min(most, n // 4)
+    if n < LEAST_REGIONS or most < 2:
+        return CountEstimate(1, 1, max(min(n, most), 1), [], [], [], 0.0)
+    with threadpool_limits(1):  # more threads add up in the order in which they end
+        structure = _structure(features.astype(np.float64), rng)
         on_step()
-    mean: Points = found.mean(axis=0)
-    return np.clip(mean, 0, None)
+        if structure < STANDS_OUT:
+            return CountEstimate(1, 1, 1, [], [], [], structure)
+        neighbours = [max(LEAST_NEIGHBOURS, n // scale) for scale in SCALES]
+        communities, gaps = [], []
+        for k in neighbours:
+            graph = neighbour_graph(features, k)
+            communities.append(min(count_communities(graph), most))
+            gaps.append(largest_gap(graph, most))
+            on_step()
+    answers = sorted(communities + gaps)
+    middle = answers[(len(answers) - 1) // 2]
+    return CountEstimate(middle, answers[1], answers[-2], neighbours, communities, gaps, structure)
 
 
-def _resampled(
-    points: Points, candidates: list[int], count: int, rng: np.random.Generator, on_step: Callable[[], None]
-) -> tuple[Points, Points]:
-    """Silhouettes (count, K) of resamples, and how far the clustering of each agrees with those of all others."""
-    silhouettes = np.empty((count, len(candidates)))
-    labels = np.empty((count, len(candidates), len(points)), np.int64)
-    for row in range(count):
-        chosen = rng.permutation(len(points))[: int(SHARE * len(points))]
-        distances = pairwise_distances(points[chosen])
-        np.fill_diagonal(distances, 0)
-        for column, k in enumerate(candidates):
-            found = KMeans(k, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[chosen])
-            silhouettes[row, column] = -1.0
-            if len(np.unique(found.labels_)) == k < len(chosen):
-                silhouettes[row, column] = silhouette_score(distances, found.labels_, metric="precomputed")
-            labels[row, column] = found.predict(points)
-        on_step()
-    agree = np.zeros((count, count, len(candidates)))
-    for a, b in combinations(range(count), 2):
-        agree[a, b] = agree[b, a] = [adjusted_rand_score(labels[a, c], labels[b, c]) for c in range(len(candidates))]
-    return silhouettes, agree.sum(axis=1) / (count - 1)
+N_STEPS = 1 + len(SCALES)  # of `estimate_count`, for a progress bar
+
+
+def neighbour_graph(features: Floats, k: int) -> Points:
+    """Weights (N, N) of a graph: the cosine where one of two regions is among the k nearest of the other, else 0.
+
+    A neighbour that is not alike at all (cosine below 0) still is one, so that no region stands alone.
+    """
+    cosines = features.astype(np.float64) @ features.T.astype(np.float64)
+    np.fill_diagonal(cosines, -np.inf)
+    k = min(k, len(features) - 1)
+    nearest = np.argpartition(-cosines, k - 1, axis=1)[:, :k]
+    weights = np.zeros_like(cosines)
+    np.put_along_axis(weights, nearest, np.maximum(np.take_along_axis(cosines, nearest, axis=1), 1e-3), axis=1)
+    return np.maximum(weights, weights.T)
+
+
+def count_communities(graph: Points) -> int:
+    """Number of communities that Louvain's method finds in a weighted graph (N, N), the best of a few starts."""
+    edges = networkx.from_numpy_array(graph)
+    found = [networkx.community.louvain_communities(edges, seed=start) for start in range(STARTS)]
+    return len(max(found, key=lambda communities: networkx.community.modularity(edges, communities)))
+
+
+def largest_gap(graph: Points, most: int) -> int:
+    """The number K, from 2 to `most`, after which the eigenvalues of the graph's normalised Laplacian rise most.
+
+    A graph of K parts without an edge between them has K eigenvalues of 0.
+    """
+    last = min(most, len(graph) - 1)
+    values = eigh(laplacian(graph, normed=True), eigvals_only=True, subset_by_index=(0, last))
+    return 2 + int(np.diff(values)[1:].argmax())
+
+
+def _structure(points: Points, rng: np.random.Generator) -> float:
+    """How far the silhouettes of clusters exceed those of blobs with the same covariance, in deviations of the latter."""
+    if len(points) > BLOB_REGIONS:
+        points = points[rng.choice(len(points), BLOB_REGIONS, replace=False)]
+    _, lengths, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
+    lengths = lengths[: len(points) - 1]
+    lengths = lengths[lengths > 1e-4 * max(lengths.max(), 1e-2)]
+    if not len(lengths):  # all regions are the same
+        return 0.0
+    blobs = []
+    for _ in range(BLOBS):
+        directions = rng.standard_normal((len(points), len(lengths)))
+        directions, _ = np.linalg.qr(directions - directions.mean(axis=0))
+        blobs.append(_silhouettes(directions * lengths))
+    usual = np.mean(blobs, axis=0)
+    by_chance = (np.array(blobs) - usual).max(axis=1)
+    excess = (_silhouettes(points) - usual).max()
+    return float((excess - by_chance.mean()) / max(by_chance.std(), 1e-3))
+
+
+def _silhouettes(points: Points) -> Points:
+    """Of Ward's clusters, one for each of `BLOB_KINDS`; −1 where there are too few points."""
+    distances, tree = pdist(points), linkage(points, "ward")
+    square = squareform(distances)
+    out = np.full(len(BLOB_KINDS), -1.0)
+    for place, k in enumerate(BLOB_KINDS):
+        labels = fcluster(tree, k, "maxclust")
+        if 1 < len(np.unique(labels)) < len(points):
+            out[place] = silhouette_score(square, labels, metric="precomputed")
+    return out

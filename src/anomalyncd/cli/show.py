@@ -151,13 +151,10 @@ def show_count(run: FinishedRun) -> None:
     found = run.count
     if found is None:
         return
-    normal = "normal and " if found["normal"] else ""
-    low, high = found["low"], found["high"]
-    rivals = f"{low} to {high} are hardly worse" if low < high else "no other number comes near"
-    typer.echo(
-        f"Number of classes, estimated: {normal}{counted(found['count'], 'kind')} of defect; {rivals} "
-        "(--classes N decides, normal counted)"
-    )
+    from ..report.classes import count_sentence
+
+    normal = " Normal comes on top." if found["normal"] else ""
+    typer.echo(f"Number of classes. {count_sentence(found)}{normal}")
 
 
 def show_small(run: FinishedRun) -> None:

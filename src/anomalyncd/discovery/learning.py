@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..assign.count import CountEstimate, estimate_count, n_steps
+from ..assign.count import N_STEPS, CountEstimate, estimate_count
 from ..assign.false_alarms import add_looks
 from ..assign.normal_kind import normal_kind
 from ..config import Config
 from ..learn.classifier import FeatureParts
 from ..learn.cluster import by_size, check_enough, ward_kmeans
 from ..learn.distributed import process_group
-from ..learn.features import CROP_PARTS, FeatureSpace
+from ..learn.features import FeatureSpace
 from ..learn.fit import RegionSet, fit_classifier, is_banked
 from ..progress import Silent
 from ..regions.find import by_content, first_regions, strengths
@@ -57,7 +57,7 @@ def learn_classes(
     unclear = _is_unclear(model)
     if unclear:  # is one of the kinds no defect?
         n_kinds = min(len(model.classes) if found is None else found.count, len(used))
-        kinds = ward_kmeans(_features(novel.parts, used, config)[1], n_kinds, config.random_state)
+        kinds = ward_kmeans(_features(novel.parts, used, config), n_kinds, config.random_state)
         model.learns_normal = _normal_kind(novel, used, kinds) is not None
     count = None
     if found is not None:
@@ -139,12 +139,11 @@ def _put_normal_first(model: DiscoveryModel, novel: RegionStore, used: Rows) -> 
     model.classifier.renumber(order)
 
 
-def _features(parts: FeatureParts, used: Rows, config: Config) -> tuple[FeatureSpace, npt.NDArray[np.float32]]:
-    """The space of frozen features fitted to the used regions, and their unit vectors (U, D)."""
+def _features(parts: FeatureParts, used: Rows, config: Config) -> npt.NDArray[np.float32]:
+    """Unit vectors (U, D) of the used regions, in the space of frozen features that is fitted to them."""
     weights = config.features.weights()
     own = {name: parts[name][used] for name in weights}
-    space = FeatureSpace(weights).fit(own, center=config.features.center)
-    return space, space.transform(own)
+    return FeatureSpace(weights).fit(own, center=config.features.center).transform(own)
 
 
 def count_classes(parts: FeatureParts, used: Rows, config: Config, progress: Silent) -> CountEstimate:
@@ -154,14 +153,10 @@ def count_classes(parts: FeatureParts, used: Rows, config: Config, progress: Sil
     ----------
     parts : name → (R, V, L, C) features of all regions
     """
-    weights = config.features.weights()
-    space, features = _features(parts, used, config)
-    own = {name: parts[name][used] for name in weights}
-    near = {name: weight for name, weight in weights.items() if name in CROP_PARTS}
-    far = {name: weight for name, weight in weights.items() if name not in CROP_PARTS}
-    kinds = [FeatureSpace(some, space.means).transform(own) for some in (near, far) if some]
-    with progress.task("Number of classes", n_steps(len(kinds))) as advance:
-        return estimate_count(features, config.most_classes, kinds=kinds, seed=config.random_state, on_step=advance)
+    with progress.task("Number of classes", N_STEPS) as advance:
+        return estimate_count(
+            _features(parts, used, config), config.most_classes, seed=config.random_state, on_step=advance
+        )
 
 
 def _train(

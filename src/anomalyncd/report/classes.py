@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
@@ -102,30 +104,58 @@ def draw_class_sheets(run: FinishedRun) -> list[Path]:
     return written
 
 
+def count_sentence(found: Mapping[str, Any]) -> str:
+    """The estimate of the number of kinds (count.json) in words.
+
+    Examples
+    --------
+    >>> count_sentence({"count": 4, "low": 4, "high": 5, "communities": [4, 4, 5], "gaps": [4, 5, 5]})
+    'Estimated: 4 kinds. A finer look gives 5: if a class looks mixed, ask for more (--classes).'
+    """
+    count, low, high = found["count"], found["low"], found["high"]
+    answers = [*found["communities"], *found["gaps"]]
+    if not answers:
+        if high > 1:
+            return "Estimated: one kind, because there are too few regions to tell more apart (--classes)."
+        return "Estimated: one kind, because the regions fall into groups no more than a single cloud does (--classes)."
+    said = f"Estimated: {count} kind{'s' * (count != 1)}."
+    finer = min((answer for answer in answers if answer > count), default=None)
+    if high >= 2 * low and high > low + 1:
+        more = "" if finer is None else f", and {finer} is the next finer one"
+        return (
+            f"{said} The regions cannot tell for sure: {low} to {high} all show at some scale. {count} is the coarser "
+            f"answer{more} (--classes)."
+        )
+    if low == high:
+        return f"{said} Coarser and finer looks say the same."
+    hints = []
+    if high > count:
+        hints.append(f"A finer look gives {finer or high}: if a class looks mixed, ask for more (--classes).")
+    if low < count:
+        hints.append(f"A coarser look gives {low}: if two classes look alike, ask for fewer (--classes).")
+    return " ".join([said, *hints])
+
+
 def draw_count(run: FinishedRun) -> Path | None:
-    """Draw the evidence for each number of kinds, with the choice marked; None where the number was given."""
+    """Draw what each look at the regions says about the number of kinds, with the choice marked; None where it was given."""
     found = run.count
-    if not found or not found["candidates"]:
+    if not found or not found["communities"]:
         return None
-    candidates = found["candidates"]
-    figure = Figure(figsize=(7, 5.2), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    above.axvspan(found["low"] - 0.3, found["high"] + 0.3, color="#dbe7f5", label="hardly worse")
-    above.plot(candidates, found["score"], "o-", color="#1f4e8c")
-    if found["count"] in candidates:
-        chosen = candidates.index(found["count"])
-        above.plot(found["count"], found["score"][chosen], "o", ms=13, mfc="none", mec="#b3261e", mew=2, label="chosen")
-    above.set_ylabel("score")
-    above.set_title(f"{found['count']} kinds of region, {found['low']} to {found['high']} are hardly worse")
-    above.legend(frameon=False)
-    below.plot(candidates, found["silhouette"], "-", label="apart (silhouette)")
-    below.plot(candidates, found["stability"], "-", label="the same in other samples")
-    below.plot(candidates, found["blob_stability"], ":", label="… in a blob without classes")
-    below.plot(candidates, found["agreement"], "--", label="crop and whole image agree")
-    below.set_xlabel("number of kinds")
-    below.set_ylim(0, 1)
-    below.set_xticks(candidates)
-    below.legend(frameon=False, fontsize=8, ncols=2)
+    figure = Figure(figsize=(7, 3.4), layout="constrained")
+    axis = figure.subplots()
+    axis.axvspan(found["low"] - 0.3, found["high"] + 0.3, color="#dbe7f5", label="range")
+    axis.axvline(found["count"], color="#b3261e", linewidth=2, label="chosen")
+    scales = range(len(found["neighbours"]))
+    axis.plot(found["communities"], [y + 0.12 for y in scales], "o", ms=9, color="#1f4e8c", label="communities")
+    axis.plot(found["gaps"], [y - 0.12 for y in scales], "D", ms=8, color="#d98200", label="gap of eigenvalues")
+    axis.set_yticks(list(scales), [f"nearest {k}" for k in found["neighbours"]])
+    axis.set_ylim(len(scales) - 0.5, -0.5)
+    axis.set_xlim(0.5, max(*found["communities"], *found["gaps"], found["high"]) + 1.5)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_xlabel("number of kinds of region")
+    axis.set_ylabel("each compared with its")
+    axis.set_title(textwrap.fill(count_sentence(found), 80), fontsize=10)
+    axis.legend(frameon=False, fontsize=8)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     run.folder.write(f"{PICTURES}/count.png", buffer.getvalue())

@@ -18,6 +18,7 @@ from ..run.evaluate import evaluate_run
 from ..run.finished import FinishedRun
 from ..run.folder import LOG, REPORT
 from . import cards
+from .classes import count_sentence
 from .network import make_attention, make_class_map
 from .normal import HEIGHT, TITLE, WIDTH, score_chart
 from .source import Look, ReportSource
@@ -73,6 +74,7 @@ def _render(source: ReportSource, **parts: Any) -> str:
         settings=run_settings(source.run.config),
         evaluation=evaluation(source),
         scores=score_chart(source.run),
+        count=None if source.run.count is None else count_sentence(source.run.count),
         scores_title=TITLE,
         scores_size=(WIDTH, HEIGHT),
     )

@@ -129,7 +129,8 @@ class FinishedRun:
         """How the number of classes was estimated; None where it was given."""
         path = self.folder.place(COUNT)
         count: dict[str, Any] | None = self.folder.read_json(COUNT)
-        if path.exists() and not isinstance(count, dict):
+        needed = {"count", "low", "high", "neighbours", "communities", "gaps", "normal"}
+        if path.exists() and not (isinstance(count, dict) and needed <= set(count)):
             raise RunError(f"{path}: expected how the number of classes was estimated, but it is damaged.")
         return count
 
