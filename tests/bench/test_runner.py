@@ -89,7 +89,10 @@ TWO_ROWS = experiment(
 
 def scores(outcome: Outcome) -> list[dict[str, Any]]:
     """What does not depend on the machine and its other work."""
-    return [{k: v for k, v in cell.metrics.items() if k not in ("seconds_image", "peak_mb")} for cell in outcome.cells]
+    return [
+        {k: v for k, v in cell.metrics.items() if k not in ("seconds_image", "peak_mb", "learning")}
+        for cell in outcome.cells
+    ]
 
 
 def by_state(outcome: Outcome) -> dict[str, list[str]]:

@@ -129,6 +129,9 @@ class Laboratory:
         names = ["nmi", "ari", "f1", *(("ece", *OF_NORMAL) if ours else ())]
         metrics = {name: getattr(found, name) for name in names}
         metrics |= {"seconds_image": sum(seconds.values()) / len(truth), "peak_mb": peak}
+        if ours:
+            metrics |= {"kinds": int((model.classes_ > 0).sum()), "learning": seconds.get("learning")}
+            metrics["true_kinds"] = trial.data.n_classes - trial.data.has_normal
         return Result(metrics, seconds, predictions, features)
 
     def boxes(self, trial: Trial) -> Result:

@@ -220,7 +220,7 @@ class Bench:
         row, exclude = cell.row, experiment.excluded(cell.row)
         data = self._load(load_product, cell.dataset, exclude)
         own = row.settings if row.method == OURS else {}
-        fixed: dict[str, Any] = {"n_classes": data.n_classes, "random_state": cell.seed}
+        fixed: dict[str, Any] = {"n_classes": own.get("n_classes", data.n_classes), "random_state": cell.seed}
         if not data.has_normal:
             fixed["has_normal"] = False
         special = PAPER_SETTINGS.get(cell.dataset, {}) if row.preset == "paper" else {}

@@ -312,5 +312,6 @@ def _figure(metric: str, value: float | None) -> str:
 
 
 def _number(metric: str, value: float) -> str:
-    digits = 4 if METRICS[metric][0] == "modules" else 0 if metric == "peak_mb" else 3
+    digits = {"peak_mb": 0, "true_kinds": 0, "kinds": 1, "learning": 1}.get(metric, 3)
+    digits = 4 if METRICS[metric][0] == "modules" else digits
     return f"{value:.{digits}f}"

@@ -15,7 +15,7 @@ from ..labels import NORMAL, UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
 from ..regions.find import Region
 from ..regions.records import ImageRecord
-from ..run.folder import NORMAL_SCORES, RANGE, to_json
+from ..run.folder import NORMAL_SCORES, RANGE, TREE, to_json
 from ..run.store import RegionStore
 from ..run.tables import DIGITS, REGION_COLUMNS, result_files
 from .model import DiscoveryModel
@@ -171,8 +171,9 @@ def classify_stored(
     chance = model.false_alarm_probability(features, regions, store.images)
     result = assign(store.images, regions, probabilities, model, distances, chance, truth)
     result.regions["crop"] = [store.crop_name(region) for region in regions]
-    outliers = _outliers(model, features, result.regions)
+    outliers, tree = _neighbourhood(model, features, result.regions)
     files = result_files(result.images, result.regions, outliers, rows, model.names)
+    files[TREE] = to_json(tree).encode()
     if model.binarizer is not None and model.config.has_normal:
         files[NORMAL_SCORES] = to_json(_line(model, store, result)).encode()
     return result, files
@@ -192,14 +193,22 @@ def _line(model: DiscoveryModel, store: RegionStore, result: Assignment) -> dict
     }
 
 
-def _outliers(model: DiscoveryModel, features: FeatureParts, regions: pd.DataFrame) -> pd.DataFrame:
-    """Regions apart from all others, too few for a class or too odd for theirs: the table groups.csv."""
+def _neighbourhood(
+    model: DiscoveryModel, features: FeatureParts, regions: pd.DataFrame
+) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Regions apart from all others, too few for a class or too odd for theirs: the table groups.csv; and how classes would
+    become fewer or more: tree.json."""
     found: list[list[int]] = []
+    tree: dict[str, Any] = {}
     if model.classifier is not None and len(regions):
         from ..assign.outliers import outlier_groups  # with scipy, which an exported run does without
+        from ..assign.tree import class_tree
 
-        found = outlier_groups(model.classifier.space.transform(features))
+        vectors = model.classifier.space.transform(features)
+        found = outlier_groups(vectors)
+        keys = list(zip(regions["image"].tolist(), regions["region"].tolist(), strict=True))
+        tree = class_tree(vectors, regions["label"].to_numpy(np.int64), keys)
     rows = [place for group in found for place in group]
     table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)
     table.insert(0, "group", [number for number, group in enumerate(found, start=1) for _ in group])
-    return table
+    return table, tree or {"merges": [], "splits": []}

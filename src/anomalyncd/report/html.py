@@ -22,6 +22,7 @@ from .classes import count_sentence
 from .network import make_attention, make_class_map
 from .normal import HEIGHT, TITLE, WIDTH, score_chart
 from .source import Look, ReportSource
+from .tree import make_tree
 
 MOST_COLUMNS = 40  # of a confusion matrix that is still read by anyone
 MOST_SKIPPED = 200  # files that are listed
@@ -75,6 +76,7 @@ def _render(source: ReportSource, **parts: Any) -> str:
         evaluation=evaluation(source),
         scores=score_chart(source.run),
         count=None if source.run.count is None else count_sentence(source.run.count),
+        tree=make_tree(source),
         scores_title=TITLE,
         scores_size=(WIDTH, HEIGHT),
     )

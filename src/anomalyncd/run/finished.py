@@ -35,6 +35,7 @@ from .folder import (
     IMAGES_TABLE,
     MANIFEST,
     REGIONS_TABLE,
+    TREE,
     RunFolder,
 )
 from .store import RegionStore, file_stem, read_crop
@@ -114,6 +115,14 @@ class FinishedRun:
     def outliers(self) -> pd.DataFrame:
         """groups.csv: regions that are apart from all others."""
         return read_csv(self.folder.place(GROUPS))
+
+    @cached_property
+    def tree(self) -> dict[str, Any]:
+        """tree.json: which classes would become one next (`merges`), and which would fall into two (`splits`)."""
+        tree = self.folder.read_json(TREE)
+        if not isinstance(tree, dict) or not all(isinstance(tree.get(name), list) for name in ("merges", "splits")):
+            raise RunError(f"{self.folder.place(TREE)}: expected the tree of the classes, but it is damaged.")
+        return tree
 
     @cached_property
     def history(self) -> list[dict[str, float]]:

@@ -31,6 +31,7 @@ CLASS_SHEET = "classes.png"
 CORRECTIONS = "corrections.csv"  # classes of single regions that a person decided
 COUNT = "count.json"
 GROUPS = "groups.csv"
+TREE = "tree.json"  # which classes would become one next, and which would fall into two
 REPORT = "report.html"
 RETRAINED = "tokens/trained.safetensors"  # features of all regions after training, where the network changed
 UPDATE = "update"  # stage: more images than `discover` was given
@@ -46,7 +47,7 @@ JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic lin
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
     MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, CORRECTIONS, COUNT, GROUPS,
-    NORMAL_SCORES, "pictures", REPORT,
+    TREE, NORMAL_SCORES, "pictures", REPORT,
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",
