@@ -4,14 +4,18 @@ python benchmarks/faults.py kills --runs 100 [--demo 10 --line DIR]     SIGKILL 
     python benchmarks/faults.py disk --runs 20                              a full disk, then room again
     python benchmarks/faults.py files --count 60                            lost and damaged files
     python benchmarks/faults.py fuzz --count 10000                          malformed inputs to all readers
+    python benchmarks/faults.py servers --slow 600 --pictures 12 --kills 20 [--only PART …]
+        strangers, slow clients, stale pages and crashes against `serve` and `review`, by HTTP on this machine only
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +26,24 @@ from faults.fuzz import fuzz as feed
 from faults.kills import kill_runs
 from faults.scenes import Recipe, discover, recipes, small_line, update
 from faults.server import ForkServer
+from faults.servers import (
+    enlarge_images,
+    half_requests_end,
+    killed_applies,
+    late_answers,
+    many_pictures,
+    other_sites,
+    repeated_region,
+    slow_connections,
+    stale_actions,
+    told_secrets,
+    too_many_pictures,
+)
+from faults.web import Command
 
 from anomalyncd.demo import DEFECT_KINDS, make_line
+
+SERVER_PARTS = ("sites", "pictures", "slow", "stale", "crash", "late", "secrets", "repeated")
 
 
 def main() -> None:
@@ -46,6 +66,14 @@ def main() -> None:
     part.add_argument("--count", type=int, default=10_000)
     part.add_argument("--first", type=int, default=0, help="number of the first input, to repeat one of them")
     part.add_argument("--keep", type=Path, help="folder for copies of the inputs that failed")
+    part = parts.add_parser("servers", parents=[shared])
+    part.add_argument("--slow", type=int, default=600, help="connections that are held")
+    part.add_argument("--seconds", type=float, default=15, help="for which they are held, three times for each server")
+    part.add_argument("--pictures", type=int, default=12, help="that are asked for at once")
+    part.add_argument("--side", type=int, default=9900, help="of these, in pixels")
+    part.add_argument("--kills", type=int, default=20, help="in the middle of an apply")
+    part.add_argument("--late", type=int, default=12, help="requests that are answered too late")
+    part.add_argument("--only", nargs="+", choices=SERVER_PARTS, default=SERVER_PARTS)
     options = parser.parse_args()
 
     print(machine(), f"\n{options.part}, seed {options.seed}", flush=True)
@@ -108,6 +136,56 @@ def fuzz(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> l
     seconds, megabytes = tally.slowest, tally.largest
     print(f"slowest {seconds[0]:.1f} s of work ({seconds[1]}); most memory {megabytes[0]:.0f} MB ({megabytes[1]})")
     return tally.failures
+
+
+def servers(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
+    """Each part against processes of its own, which are started by the command line."""
+    line, run = small_line(work / "line"), work / "run"
+    with ForkServer() as server:
+        if (made := server.run(*recipes(line)[2].command(run))).code:
+            return [made.output]
+    content = next((line / "images").rglob("*.png")).read_bytes()
+    failures: list[str] = []
+
+    def serve_and_review(name: str, part: Callable[[Command, bool], list[str]]) -> None:
+        if name in options.only:
+            for command in ("serve", "review"):
+                print(f"{name}, {command}", flush=True)
+                with Command(command, Path(shutil.copytree(run, work / f"{name}-{command}"))) as web:
+                    failures.extend(f"{name}, {command}: {wrong}" for wrong in part(web, command == "serve"))
+
+    def alone(name: str, part: Callable[[], list[str]]) -> None:
+        if name in options.only:
+            print(name, flush=True)
+            failures.extend(f"{name}: {wrong}" for wrong in part())
+
+    def sites(web: Command, is_service: bool) -> list[str]:
+        own = ["/v1/model", "/metrics", "/openapi.json"]
+        return other_sites(web, own if is_service else ["/", "/api/state", "/api/moves", "/crops/0", "/overlay/0"])
+
+    def slow(web: Command, is_service: bool) -> list[str]:
+        if is_service:
+            post = lambda: web.ask("/v1/predict", content, kind="image/png")  # noqa: E731
+            good, path = [lambda: web.ask("/health"), lambda: web.ask("/v1/model"), post], "/v1/predict"
+        else:
+            good, path = [lambda: web.ask("/api/state"), lambda: web.ask("/crops/0")], "/api/actions"
+        return half_requests_end(web, path, 30) + slow_connections(web, options.slow, good, path, options.seconds)
+
+    def pictures() -> list[str]:
+        with Command("review", enlarge_images(run, work, options.side)) as web:
+            return many_pictures(web, options.pictures) + too_many_pictures(web, 100, options.pictures)
+
+    serve_and_review("sites", sites)
+    alone("pictures", pictures)
+    serve_and_review("slow", slow)
+    if "stale" in options.only:
+        with Command("review", Path(shutil.copytree(run, work / "stale"))) as web:
+            alone("stale", lambda: stale_actions(web))
+    alone("crash", lambda: killed_applies(run, options.kills, rng, work))
+    alone("late", lambda: late_answers(run, content, options.late))
+    alone("secrets", lambda: told_secrets(("serve", "review"), run, work))
+    alone("repeated", lambda: repeated_region(run, work))
+    return failures
 
 
 if __name__ == "__main__":

@@ -1,6 +1,13 @@
 """What can go wrong for a user, in words a user understands. The command line prints these without a traceback."""
 
+import os
+import re
+from pathlib import Path
+
 LONGEST = 1000  # characters of a message
+# A path from the root, of POSIX or Windows, in quotes with blanks in it; what is kept is its last part.
+_QUOTED = re.compile(r"""(['"])(?:[A-Za-z]:)?[\\/](?:[^'"]*[\\/])?([^'"\\/]+)\1""")
+_BARE = re.compile(r"""(?<![\w.\\/])(?:[A-Za-z]:)?[\\/](?:[^\s\\/'"]+[\\/]+)*([^\s\\/'"]+)""")
 
 
 class AnomalyNCDError(Exception):
@@ -41,3 +48,20 @@ class WeightsError(AnomalyNCDError):
 
 class RunError(AnomalyNCDError):
     """A run folder is missing, incomplete or from another version."""
+
+
+def without_folders(words: str, run: Path) -> str:
+    """A message for another machine, which need not know where things lie: the run by its name, other files by theirs.
+
+    Examples
+    --------
+    >>> without_folders("/data/line 3/run/regions.csv: cannot be read (see /var/log/x.log).", Path("/data/line 3/run"))
+    'run/regions.csv: cannot be read (see x.log).'
+    >>> without_folders("[Errno 2] No such file or directory: '/my images/a.png'", Path("run"))
+    "[Errno 2] No such file or directory: 'a.png'"
+    """
+    name = run.resolve().name
+    for place in sorted({str(run), str(run.absolute()), str(run.resolve())}, key=len, reverse=True):
+        if os.sep in place:
+            words = words.replace(place, name)
+    return _BARE.sub(r"\1", _QUOTED.sub(r"\1\2\1", words))

@@ -57,7 +57,7 @@ def run(fitted_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(fitted_run, tmp_path / "run"))
 
 
-def obey(run: Path, labels: Any, fixed: Any, names: Any, progress: Silent) -> list[Move]:
+def obey(run: Path, labels: Any, fixed: Any, names: Any, progress: Silent, *, also: dict[str, bytes]) -> list[Move]:
     """In the place of `relearn`: does what is asked and learns nothing. What was asked is in `obey.asked`."""
     obey.asked.append((dict(labels), set(fixed), dict(names)))
     with progress.task("Learning", 3) as advance:
@@ -74,6 +74,8 @@ def obey(run: Path, labels: Any, fixed: Any, names: Any, progress: Silent) -> li
     RunFolder(run).write_text(REGIONS_TABLE, to_csv(table))
     kept = {0, *after}
     RunFolder(run).write_json(CLASS_NAMES, {str(k): name for k, name in known.items() if k in kept})
+    for name, content in also.items():
+        RunFolder(run).write(name, content)
     return [Move(*key, b, a) for key, b, a in zip(keys, before, after, strict=True) if a != b]
 
 

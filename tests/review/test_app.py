@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
 import pytest
 
+from anomalyncd.review import app as app_module
+from anomalyncd.review.page_data import Pictures
 from anomalyncd.run.folder import REGIONS_TABLE
 from anomalyncd.run.tables import read_csv, to_csv
 
@@ -19,7 +25,9 @@ TOKEN = "a-token-for-tests"
 
 
 def sent(client, action, **changes):
-    content = {"key": f"bad-key-{next(client.numbers)}", "version": 0, "table": client.state["table"], "action": action}
+    state = client.look()
+    key = f"bad-key-{next(client.numbers)}"
+    content = {"key": key, "version": state["version"], "table": state["table"], "action": action}
     body = json.dumps({**content, **changes})  # any text, even what is none
     return client.http.post("/api/actions", content=body, headers={"Content-Type": "application/json"})
 
@@ -222,6 +230,92 @@ def test_requests_from_other_sites_change_nothing(client, headers):
     assert client.look()["version"] == 0
     own = {"Origin": "http://127.0.0.1:8765", "Sec-Fetch-Site": "same-origin"}
     assert client.http.post("/api/actions", json=content, headers=own).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/review.js", "/api/state", "/api/moves", "/crops/0", "/overlay/0", "/nowhere"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://evil.example"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+    ],
+)  # fmt: skip
+def test_requests_from_other_sites_make_no_work_and_tell_nothing(client, path, headers, monkeypatch):
+    monkeypatch.setattr(Pictures, "_read_whole", None)
+    for method in ("GET", "HEAD", "OPTIONS"):
+        assert client.http.request(method, path, headers=headers).status_code == 403
+
+
+def test_a_link_from_another_site_opens_the_page_and_nothing_else(client):
+    linked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert client.http.get("/", headers=linked).status_code == 200
+    assert client.http.get("/overlay/0", headers=linked).status_code == 403
+    for own in ("none", "same-origin"):  # typed, and asked for by the page
+        assert client.http.get("/overlay/0", headers={"Sec-Fetch-Site": own}).status_code == 200
+
+
+class Held:
+    """Pictures that are not made before they are let go."""
+
+    def __init__(self, monkeypatch):
+        self.go, self.lock, self.now, self.most = threading.Event(), threading.Lock(), 0, 0
+        monkeypatch.setattr(Pictures, "image", self.image)
+
+    def image(self, *_, **__):
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        assert self.go.wait(30)
+        with self.lock:
+            self.now -= 1
+        return b"a picture"
+
+
+def test_few_pictures_are_made_at_once_and_the_rest_wait_or_are_told_to(review, monkeypatch):
+    monkeypatch.setattr(app_module, "WAITING", 4)
+    held, client = Held(monkeypatch), review()
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(client.http.get, f"/overlay/{number}") for number in range(12)]
+        while (n_done := sum(one.done() for one in asked)) < 6:
+            time.sleep(0.01)
+        assert n_done == 6 and client.look(), "nothing else waits for them"
+        held.go.set()
+        statuses = [one.result().status_code for one in asked]
+    assert held.most == app_module.AT_ONCE == 2
+    assert sorted(statuses) == [200] * 6 + [503] * 6
+    answer = asked[statuses.index(503)].result()
+    assert "Too many pictures" in answer.json()["detail"] and answer.headers["Retry-After"] == "1"
+    assert client.http.get("/overlay/0").status_code == client.http.get("/crops/0").status_code == 200
+
+
+def places(run):
+    return {str(run), str(run.parent), str(run.resolve())}
+
+
+def test_no_answer_tells_where_things_lie(client, run, monkeypatch):
+    addresses = [
+        "/api/state", "/api/version", "/api/moves", "/api/classes/1/regions?limit=500", "/crops/0", "/overlay/0", "/nowhere",
+        "/api/classes/77/regions",
+    ]  # fmt: skip
+    answers = [client.http.get(address) for address in addresses]
+    whole = {name: (run / name).read_bytes() for name in ("regions.csv", "images.csv", "manifest.csv", "classes.json")}
+    for name, content in whole.items():
+        for damaged in (b"", b"image\n", b"{", b"\xff"):
+            (run / name).write_bytes(damaged)
+            answers += [client.http.get(address) for address in addresses]
+            answers.append(client.send("name", label=1, name="dent"))
+        (run / name).write_bytes(content)
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", str(run / "review.sqlite"))
+
+    monkeypatch.setattr(client.http.app.state.session.log, "append", broken)
+    told = client.send("name", label=1, name="dent")
+    assert told.status_code == 503 and told.json()["detail"].endswith("No space left on device: 'run/review.sqlite'")
+    monkeypatch.setattr(client.http.app.state.session, "refresh", lambda: sqlite3.connect(str(run / "no" / "file")))
+    answers += [told, client.http.get("/api/state")]
+    assert {answer.status_code for answer in answers} >= {200, 404, 409, 503}
+    assert [answer.text for answer in answers if any(place in answer.text for place in places(run))] == []
 
 
 def test_forms_and_large_requests_are_refused(client):

@@ -19,11 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
+from anomalyncd.cli.servers import listen
 from anomalyncd.cli.show import inputs_of
 from anomalyncd.discovery.model import DiscoveryModel
+from anomalyncd.review import app as app_module
 from anomalyncd.review.action_log import LOG_FILE
+from anomalyncd.serve import server as server_module
 from command import call, fail
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from faults.servers import half_requests_end, slow_connections
+from faults.web import Web
 
 ACTIONS = 200
 # The server of `anomalyncd review` and nothing else: what the command adds would be most of the time.
@@ -72,18 +80,23 @@ def server(run: Path) -> Iterator[Server]:
 
 def person(port: int, label: int, count: int, answered: dict[str, tuple[int, str]], done: threading.Event) -> None:
     """Gives a class one name after the other; asks again, under the same key, until there is an answer."""
+    version = 0
     for number in range(count):
         name = f"person {label} name {number}"
         content = {
             "key": f"person-{label}-{number}",
-            "version": 0,
             "table": "",
             "action": {"kind": "name", "label": label, "name": name},
         }
         while not done.is_set():
             try:
-                answered[content["key"]] = (ask(port, "/api/actions", content)["id"], name)
+                answer = ask(port, "/api/actions", {**content, "version": version})
+                answered[content["key"]] = (answer["id"], name)
+                version = answer["state"]["version"]
                 break
+            except urllib.error.HTTPError as refused:  # the other one was faster: look, and try again
+                assert refused.code == 409
+                version = json.load(refused)["state"]["version"]
             except (urllib.error.URLError, ConnectionError, TimeoutError, OSError):
                 time.sleep(0.02)
 
@@ -97,7 +110,7 @@ def test_200_actions_of_two_clients_survive_a_kill(server: Server, run: Path):
     for thread in people:
         thread.start()
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(answered) < ACTIONS // 2:
             assert time.monotonic() < deadline and server.process.poll() is None
             time.sleep(0.001)
@@ -122,6 +135,42 @@ def test_200_actions_of_two_clients_survive_a_kill(server: Server, run: Path):
             for number, key, body in database.execute("SELECT id, key, body FROM actions")
         }
     assert stored == answered
+
+
+def test_slow_clients_are_not_waited_for_and_keep_nobody_out(run: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(server_module, "YOUNG_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "MOST_SLOW_OF_ONE", 20)
+    monkeypatch.setattr(app_module, "READ_SECONDS", 0.5)
+    with listen("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(server_module.config_of(app_module.make_app(run)))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            web = Web(listener.getsockname()[1])
+            assert half_requests_end(web, "/api/actions", 10) == []
+            good = [lambda: web.ask("/api/state"), lambda: web.ask("/crops/0")]
+            assert slow_connections(web, 60, good, "/api/actions", 0.5) == []
+        finally:
+            server.should_exit = True
+            thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_token_of_ones_own_is_not_printed_nor_given_to_a_browser(run: Path, monkeypatch: pytest.MonkeyPatch):
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("anomalyncd.cli.servers._has_screen", lambda: True)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: None)
+    printed = call("review", run, "--port", 0, "--token", "hush hush/secret").output
+    assert "?token=TOKEN " in printed and "hush" not in printed and "secret" not in printed and not opened
+    printed = call("review", run, "--port", 0, "--token", "auto").output
+    address = printed.split(" at ")[1].split()[0]
+    assert "TOKEN" not in printed and len(address.split("?token=")[1]) >= 32
+    deadline = time.monotonic() + 10
+    while not opened and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert opened == [address]
 
 
 def test_the_command_says_where_it_is_and_what_is_next(run: Path):

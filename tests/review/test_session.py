@@ -16,7 +16,7 @@ import pytest
 from anomalyncd.errors import RunError
 from anomalyncd.review.app import make_app
 from anomalyncd.review.session import Session
-from anomalyncd.run.folder import CLASS_NAMES, COMMIT, REGIONS_TABLE, RunFolder
+from anomalyncd.run.folder import APPLIED, CLASS_NAMES, COMMIT, REGIONS_TABLE, RunFolder
 from anomalyncd.run.tables import read_csv, to_csv
 
 
@@ -136,17 +136,43 @@ def test_a_split_sent_again_is_done_once_even_if_it_could_not_be_done_now(client
     assert first.status_code == second.status_code == 200 and first.json()["id"] == second.json()["id"]
 
 
-def test_two_clients_see_each_other_and_what_still_makes_sense_is_done(client):
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"kind": "merge", "from": 3, "into": 2}, {"kind": "name", "label": 2, "name": "hole"}, {"kind": "split", "label": 2},
+        {"kind": "move", "regions": [0], "to": None}, {"kind": "false_alarm", "regions": [0]}, {"kind": "undo", "action": 1},
+    ],
+)  # fmt: skip
+def test_an_action_on_an_old_state_is_a_conflict_and_is_not_done(client, action):
     other = type(client)(client.http)
     client.act("name", label=1, name="dent")
-    seen = other.state["version"]
-    other.act("merge", **{"from": 3, "into": 2})  # it had not seen the name, which does not matter
-    assert other.state["version"] == seen + 2 and other.names()[1] == "dent"
-    late = client.send("name", label=3, name="gone")
-    assert late.status_code == 409 and 3 not in [c["label"] for c in late.json()["state"]["classes"]]
-    mine = client.send("undo", action=client.state["undo"]["id"])
-    assert mine.status_code == 409, "undo takes back what was seen, not what another did since"
-    assert client.look()["undo"]["text"].startswith("merge")
+    late = other.send(**action)
+    assert late.status_code == 409 and "changed since you looked" in late.json()["detail"]
+    assert late.json()["state"] == client.look() == client.state and client.state["n_actions"] == 1
+    other.state = late.json()["state"]  # as the page does
+    assert other.send(**action).status_code == 200
+
+
+def test_what_was_done_is_answered_again_whatever_has_happened_since(client):
+    seen = dict(client.state)
+    first = client.send("name", key="lost-answer", label=1, name="dent").json()
+    client.look()
+    client.act("name", label=2, name="hole")
+    client.state = seen  # the answer was lost: the page sends the same again
+    again = client.send("name", key="lost-answer", label=1, name="dent")
+    assert again.status_code == 200 and again.json()["id"] == first["id"] and again.json()["state"]["n_actions"] == 2
+
+
+def test_a_page_that_saw_a_log_which_is_gone_is_in_the_past_too(client, review, run):
+    for name in ("dent", "hole"):
+        client.act("name", label=1, name=name)
+    seen = client.state
+    client.close()
+    for file in run.glob("review.sqlite*"):
+        file.unlink()
+    client = review()
+    client.state = seen
+    assert client.send("name", label=1, name="scratch").status_code == 409
 
 
 def test_cards_have_a_new_stamp_only_where_something_changed(client):
@@ -193,13 +219,13 @@ def test_nothing_to_apply_and_unseen_changes_are_refused(client):
 
 
 def test_an_apply_that_fails_says_why_and_keeps_the_corrections(review):
-    def broken(*_: Any) -> Any:
-        raise RunError("no room left")
+    def broken(run: Path, *_: Any, **__: Any) -> Any:
+        raise RunError(f"{run}: no room left")
 
     client = review(learner=broken)
     client.act("merge", **{"from": 3, "into": 2})
     job = apply(client)
-    assert job["state"] == "failed" and "no room left" in job["message"]
+    assert job["state"] == "failed" and job["message"] == "The corrections were not applied: run: no room left"
     assert client.state["n_actions"] == 1 and 3 not in client.counts()
     client.undo()
     assert 3 in client.counts()
@@ -208,9 +234,9 @@ def test_an_apply_that_fails_says_why_and_keeps_the_corrections(review):
 def test_actions_wait_while_an_apply_is_under_way(review, obeying):
     go = threading.Event()
 
-    def slow(*arguments: Any) -> Any:
+    def slow(*arguments: Any, **also: Any) -> Any:
         assert go.wait(30)
-        return obeying(*arguments)
+        return obeying(*arguments, **also)
 
     client = review(learner=slow)
     client.act("merge", **{"from": 3, "into": 2})
@@ -226,54 +252,94 @@ def test_actions_wait_while_an_apply_is_under_way(review, obeying):
     assert client.look()["n_actions"] == 0
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("committed", [True, False], ids=["after the tables", "before the tables"])
-@pytest.mark.parametrize("what", ["labels", "names"])
-def test_a_crash_in_the_middle_of_an_apply_neither_loses_nor_repeats(review, run, obeying, committed, what):
-    def crash(*arguments: Any) -> Any:
-        if committed:
-            obeying(*arguments)
-        raise SystemExit  # as if the process were gone: nothing after it is stored
-
-    client = review(learner=crash)
-    merged, size = client.regions(3), client.counts()[2]
-    if what == "labels":
-        client.act("merge", **{"from": 3, "into": 2})
-    client.act("name", label=2, name="dent")
+def crashed(client: Any) -> None:
+    """An apply whose learner raises SystemExit, as if the process were gone: nothing after it is stored."""
     client.http.post("/api/apply", json={"key": "apply-crash", "version": client.state["version"]})
     client.http.app.state.applier.wait()
     client.close()
 
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("committed", [True, False], ids=["after the tables", "before the tables"])
+@pytest.mark.parametrize("what", ["labels", "names", "nothing", "labels that the heads do not give"])
+def test_a_crash_in_the_middle_of_an_apply_neither_loses_nor_repeats(review, run, obeying, committed, what):
+    def crash(run: Path, labels: Any, *arguments: Any, **also: Any) -> Any:
+        if committed:
+            obeying(run, {} if what.endswith("not give") else labels, *arguments, **also)
+        raise SystemExit
+
+    client = review(learner=crash)
+    merged, size = client.regions(3), client.counts()[2]
+    if what.startswith("labels"):
+        client.act("merge", **{"from": 3, "into": 2})
+    if what == "nothing":  # what is there is confirmed: neither labels nor names can tell whether it was done
+        client.act("move", regions=client.regions(2)[:1], to=2)
+    else:
+        client.act("name", label=2, name="dent")
+    waiting = client.state["n_actions"]
+    crashed(client)
+
     after = review()
-    assert after.names()[2] == "dent"
-    assert after.counts()[2] == size + (len(merged) if what == "labels" else 0)
     if committed:
         assert after.state["n_actions"] == 0 and after.state["applied"] > 0 and not after.state["notice"]
         moves = after.http.get("/api/moves").json()
         assert moves["total"] == (len(merged) if what == "labels" else 0)
+        assert after.counts()[2] == size + moves["total"]
     else:
-        assert after.state["n_actions"] == (2 if what == "labels" else 1) and "not applied" in after.state["notice"]
+        assert after.state["n_actions"] == waiting and "not applied" in after.state["notice"]
+        assert after.counts()[2] == size + (len(merged) if what.startswith("labels") else 0)
         assert apply(after)["state"] == "done" and after.counts()[2] >= size
+    assert what == "nothing" or after.names()[2] == "dent"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_mark_of_an_earlier_apply_is_not_taken_for_that_of_another(review, run):
+    """Numbers of actions begin anew where the log was moved away, and applies of both logs may have the same."""
+
+    def crash(*_: Any, **__: Any) -> Any:
+        raise SystemExit
+
+    first = review()
+    first.act("name", label=1, name="dent")
+    assert apply(first)["state"] == "done"
+    first.close()
+    for file in run.glob("review.sqlite*"):
+        file.unlink()
+    second = review(learner=crash)
+    second.act("name", label=1, name="hole")
+    crashed(second)
+    third = review()
+    assert third.state["n_actions"] == 1 and "not applied" in third.state["notice"] and third.names()[1] == "hole"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_crash_while_the_tables_are_being_replaced_is_an_apply_that_was_done(review, run, obeying, tmp_path):
-    def crash(source: Path, *arguments: Any) -> Any:
+    def crash(source: Path, *arguments: Any, **also: Any) -> Any:
         copy = Path(shutil.copytree(source, tmp_path / "copy", ignore=shutil.ignore_patterns("review.*")))
-        obeying(copy, *arguments)
+        obeying(copy, *arguments, **also)
         (source / COMMIT).mkdir()  # all new files are there, none is in its place yet
-        for name in (REGIONS_TABLE, CLASS_NAMES):
+        for name in (REGIONS_TABLE, CLASS_NAMES, APPLIED):
             shutil.copy(copy / name, source / COMMIT / name)
         raise SystemExit
 
     client = review(learner=crash)
     client.act("merge", **{"from": 3, "into": 2})
     expected = client.counts()
-    client.http.post("/api/apply", json={"key": "apply-crash", "version": client.state["version"]})
-    client.http.app.state.applier.wait()
-    client.close()
+    crashed(client)
     after = review()
     assert after.counts()[2] == expected[2] and after.state["n_actions"] == 0 and after.state["applied"] > 0
+
+
+def test_an_error_after_the_tables_were_written_is_an_apply_that_was_done(review, obeying):
+    def late(*arguments: Any, **also: Any) -> Any:
+        obeying(*arguments, **also)
+        raise OSError("the lock cannot be let go")
+
+    client = review(learner=late)
+    client.act("merge", **{"from": 3, "into": 2})
+    job = apply(client)
+    assert job["state"] == "done" and job["message"] == "Applied, but: the lock cannot be let go"
+    assert client.state["n_actions"] == 0 and client.state["applied"] > 0
 
 
 def test_images_that_were_added_meanwhile_leave_waiting_corrections_as_they_are(client, review, run):
@@ -286,6 +352,21 @@ def test_images_that_were_added_meanwhile_leave_waiting_corrections_as_they_are(
     RunFolder(run).write_text(REGIONS_TABLE, to_csv(pd.concat([table, more])))
     client.look()  # the server notices by itself
     assert client.counts()[2] == count + 1 and client.state["n_actions"] == 1
+
+
+def test_a_region_that_is_there_twice_is_an_error_of_the_table_and_not_of_the_log(client, run):
+    client.act("name", label=1, name="dent")
+    client.close()
+    table = read_csv(run / REGIONS_TABLE)
+    RunFolder(run).write_text(REGIONS_TABLE, to_csv(pd.concat([table, table.iloc[[2]]])))
+    rows = f"rows 3 and {len(table) + 1}"
+    with pytest.raises(
+        RunError, match=rf"regions\.csv: expected each region of an image once.*002\.png.*{rows}"
+    ) as error:
+        Session(run)
+    assert "log" not in str(error.value)
+    RunFolder(run).write_text(REGIONS_TABLE, to_csv(table))
+    Session(run).close()
 
 
 def test_a_damaged_log_is_an_error_with_a_way_out(client, run):

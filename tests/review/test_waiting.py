@@ -142,7 +142,7 @@ def test_what_a_person_placed_is_forgotten_when_the_run_is_learned_anew(client, 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_crash_in_an_apply_and_then_a_run_learned_anew(review, run):
-    def crash(*_: Any) -> Any:
+    def crash(*_: Any, **__: Any) -> Any:
         raise SystemExit
 
     client = review(learner=crash)

@@ -202,8 +202,17 @@ def test_who_may_come_in(served):
         assert client.get("/health").status_code == 200
         assert client.get("/v1/model").status_code == 403, "a name that was made to point here"
     with client_of(make_api(predictor)) as client:
-        assert client.post(PREDICT, headers={"Origin": "http://evil.example"}).status_code == 403
-        assert client.post(PREDICT, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+        for headers in (
+            {"Origin": "http://evil.example"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ):
+            assert client.post(PREDICT, headers=headers).status_code == 403
+            for path in ("/v1/model", "/metrics", "/openapi.json", "/nowhere"):
+                assert client.get(path, headers=headers).status_code == 403
+            assert client.get("/health", headers=headers).status_code == 200
+        for own in ("none", "same-origin"):
+            assert client.get("/v1/model", headers={"Sec-Fetch-Site": own}).status_code == 200
 
 
 def test_the_model_is_described_without_paths(api, served):
@@ -331,6 +340,7 @@ def test_a_full_queue_and_a_late_answer(served):
     with client_of(app) as client:
         late = client.post(PREDICT, files=content)
         assert late.status_code == 504 and late.json()["detail"] == "No answer within 0.1 s."
+        assert app.state.traffic.summary() == "Not everything accepted was answered: 1 too late (504)."
         slow.go.set()
         while app.state.batcher.in_flight:
             time.sleep(0.005)

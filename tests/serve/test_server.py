@@ -12,18 +12,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio.to_thread import run_sync
 from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
+from anomalyncd.cli.servers import listen
 from anomalyncd.serve import server
 from anomalyncd.serve.server import Server
-from anomalyncd.serve.traffic import Limits, Traffic
+from anomalyncd.serve.traffic import Limits, Metrics, ServiceGuard, Traffic
 from command import fail
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from faults.servers import half_requests_end, slow_connections
+from faults.web import Web, half_body, half_head, nothing, slow_crowd
 
 # The command as it is, but that a file decides when the network may go on.
 COMMAND = """
@@ -220,6 +229,7 @@ def test_a_client_that_does_not_read_cannot_stop_the_end(monkeypatch: pytest.Mon
         unread.server.app.state.traffic.stopping = True
         unread.thread.join(5)
         assert not unread.thread.is_alive() and unread.server.force_exit
+    assert unread.server.app.state.traffic.summary() == "Not everything accepted was answered: 1 cut off at the end."
 
 
 def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch):
@@ -230,6 +240,85 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch)
         unread.server.app.state.traffic.stopping = True
         unread.thread.join(5)
         assert not unread.thread.is_alive() and not unread.server.force_exit
+
+
+@contextmanager
+def open_server(token: str | None = None, *, read_seconds: float) -> Iterator[tuple[Server, Web]]:
+    """A guarded server in a thread that answers 200, and to /work only when `app.state.go` is set."""
+    go = threading.Event()
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        body = b"".join([part async for part in Request(scope, receive).stream()])
+        if scope["path"].endswith("/work"):
+            await run_sync(go.wait, 30)
+        await PlainTextResponse(body)(scope, receive, send)
+
+    limits, traffic = Limits(read_seconds=read_seconds), Traffic()
+    guard = Middleware(ServiceGuard, token=token, limits=limits, traffic=traffic, metrics=Metrics())
+    app = FastAPI(middleware=[guard])
+    app.mount("/", answer)
+    app.state.traffic, app.state.limits, app.state.go = traffic, limits, go
+    with listen("127.0.0.1", 0) as listener:
+        found = Server(app)
+        thread = threading.Thread(target=found.run, args=([listener],), daemon=True)
+        thread.start()
+        yield found, Web(listener.getsockname()[1], token)
+        go.set()
+        traffic.stopping = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_slow_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(server, "YOUNG_SECONDS", 0.3)
+    monkeypatch.setattr(server, "MOST_SLOW_OF_ONE", 20)
+    with open_server(TOKEN, read_seconds=1) as (running, web):
+        assert half_requests_end(web, "/any", 10) == []
+        good = [lambda: web.ask("/health"), lambda: web.ask("/any"), lambda: web.ask("/any", b"{}")]
+        assert slow_connections(web, 60, good, "/any", 1.0) == []
+        with slow_crowd(web, 60, nothing, again=False):
+            Unread.wait_for(lambda: len(running.server_state.connections) <= 20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="one machine, several addresses")
+def test_who_makes_room(monkeypatch: pytest.MonkeyPatch):
+    """Heads that are not whole before bodies, of the client with most connections; never a request that came whole."""
+    monkeypatch.setattr(server, "YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(server, "MOST_SLOW_OF_ONE", 6)
+    monkeypatch.setattr(server, "MOST_WAITING", 8)
+    with open_server(read_seconds=30) as (running, web), ThreadPoolExecutor(4) as pool, ExitStack() as lines:
+
+        def hold(content: bytes, address: str = "127.0.0.1") -> socket.socket:
+            line = lines.enter_context(closing(socket.create_connection(("127.0.0.1", web.port), 10, (address, 0))))
+            line.sendall(content)
+            time.sleep(0.1)  # until the server has seen it
+            line.settimeout(0.05)
+            return line
+
+        def are_open(*lines: socket.socket) -> list[bool]:
+            return [_is_open(line) for line in lines]
+
+        at_work = [pool.submit(web.ask, "/work") for _ in range(4)]
+        Unread.wait_for(lambda: running.app.state.traffic.active == 4)
+        uploads = [hold(half_body("/any")(web)) for _ in range(2)]
+        heads = [hold(half_head(web)) for _ in range(4)]
+        assert all(are_open(*uploads, *heads))
+        hold(half_head(web))
+        assert are_open(*uploads, *heads) == [True, True, False, True, True, True]
+        others = [hold(half_head(web), f"127.0.0.{2 + number}") for number in range(3)]
+        assert are_open(*uploads, *heads, *others) == [True, True, False, False, True, True, True, True, True]
+        running.app.state.go.set()
+        assert [one.result().status for one in at_work] == [200] * 4
+
+
+def _is_open(line: socket.socket) -> bool:
+    try:
+        return line.recv(1) != b""
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
 
 
 def test_what_the_command_refuses(served: dict[str, Path]):

@@ -69,10 +69,8 @@ def serve(
         allowed = f" -H 'Authorization: Bearer {shown_token}'" if token else ""
         typer.echo(f"Serving {quoted(run)} at {address}   (Ctrl-C ends it after what was accepted is answered)")
         typer.echo(f"Next: curl {address}/v1/predict{allowed} -F image=@IMAGE{beside}")
-        server = Server(web)
-        server.run(sockets=[listener])
-    done = "Not all took their answers in time." if server.force_exit else "Everything accepted was answered."
-    typer.echo(f"\n{done}\nNext: anomalyncd update RUN NEW_IMAGES   (where much was unknown)")
+        Server(web).run(sockets=[listener])
+    typer.echo(f"\n{web.state.traffic.summary()}\nNext: anomalyncd update RUN NEW_IMAGES   (where much was unknown)")
 
 
 def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, dict[int, int] | None]:
@@ -96,21 +94,25 @@ def review(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
 ) -> None:
     """Name, merge, split and correct the classes of RUN on a page in the browser."""
-    token = checked_token("review", token, host)
+    made, token = token == "auto", checked_token("review", token, host)
     import uvicorn
 
     from ..review.app import make_app
     from ..run.finished import FinishedRun
+    from ..serve.server import config_of
 
     with listen(host, port) as listener:
         web = make_app(run, token)
         with closing(web.state):
-            address = f"{address_of(listener, host)}/" + (f"?token={quote(token, safe='')}" if token else "")
+            address = f"{address_of(listener, host)}/"
+            if made and token:
+                address += f"?token={quote(token, safe='')}"
+            elif token:  # one of the user's own is neither for the screen nor for the command line of a browser
+                address += "?token=TOKEN   (put yours in the place of TOKEN)"
             typer.echo(f"Review {quoted(run)} at {address}\nEvery action is stored at once. Ctrl-C ends it.")
-            if not no_browser and _has_screen():
+            if not no_browser and _has_screen() and (made or not token):
                 threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-            # Without an access log: the first address of a visit may hold the token.
-            server = uvicorn.Server(uvicorn.Config(web, log_level="warning", access_log=False, server_header=False))
+            server = uvicorn.Server(config_of(web))
             with suppress(KeyboardInterrupt):
                 server.run(sockets=[listener])
             waiting = len(web.state.session.classes.done)

@@ -41,6 +41,8 @@ def relearn(
     fixed: Collection[Key],
     names: Mapping[int, str],
     progress: Silent | None = None,
+    *,
+    also: Mapping[str, bytes] | None = None,
 ) -> list[Move]:
     """Train the heads of a run again with the classes that a person gave, and write model and tables anew.
 
@@ -51,6 +53,7 @@ def relearn(
         is not there yet = a new class
     fixed : those that were placed one by one: they keep that class whatever the heads say
     names : label → name, for classes to be named
+    also : name → content of files of the run that are there if, and only if, the change was made
 
     Returns
     -------
@@ -70,7 +73,7 @@ def relearn(
         held = before.fixed.copy()
         held[[row[key] for key in fixed]] = True
         files, after = learn_again(before, wanted, held, names)
-        folder.commit(files)
+        folder.commit({**files, **(also or {})})
         advance()
     changed = np.flatnonzero(after != before.labels)
     keys = list(row)

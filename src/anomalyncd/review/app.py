@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
+from anyio.to_thread import run_sync
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi import Path as InPath
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -21,7 +24,7 @@ from .. import __version__
 from ..checksums import sha256
 from ..discovery.relearn import relearn
 from ..errors import AnomalyNCDError
-from ..serve.guard import SAFE_METHODS, Guard, answer_errors, refusal, same_text
+from ..serve.guard import SAFE_METHODS, Guard, answer_errors, refusal, same_text, try_later
 from . import schema
 from .apply import Applier, Relearn
 from .classes import ConflictError
@@ -35,9 +38,15 @@ PAGE_FILES = {  # address → file and type; nothing else of the package is serv
 }
 MOST_ON_A_PAGE = 500
 MOST_BYTES = 1_000_000  # of a request: a hundred thousand numbers of regions
+READ_SECONDS = 20.0  # until the whole of a request must have come
+AT_ONCE, WAITING = 2, 64  # pictures that are made, each of which may need a gigabyte, and that wait for their turn
 Number = Annotated[int, InPath(ge=0, le=2**31)]
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    409: {"description": "Makes no sense as things stand now; `detail` says why, `state` is the present state."},
+    408: {"description": "Did not come whole in time."},
+    409: {
+        "description": "Made by someone who has not seen the present state, or makes no sense in it; `detail` says why, "
+        "`state` is the present state. Nothing was done."
+    },
     422: {"description": "Not what was expected; `detail` says why."},
     503: {"description": "The run or the log cannot be read or written; nothing was done."},
 }
@@ -123,43 +132,75 @@ def _add_page(app: FastAPI) -> None:
         app.routes.append(Route(address, file, methods=["GET"]))
 
 
+class Turns:
+    """Few at once, some that wait, and others are told to come back later."""
+
+    def __init__(self, at_once: int, waiting: int) -> None:
+        self._turn, self._most, self._inside = asyncio.Semaphore(at_once), at_once + waiting, 0
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        if self._inside >= self._most:
+            raise try_later("Too many pictures are asked for at once: try again later.")
+        self._inside += 1
+        try:
+            async with self._turn:
+                yield
+        finally:
+            self._inside -= 1
+
+
 def _add_pictures(app: FastAPI, session: Session) -> None:
     pictures = lru_cache(1)(Pictures)  # of the tables of now; kept until these change
+    turns = Turns(AT_ONCE, WAITING)
     responses: dict[int | str, dict[str, Any]] = {
         200: {"content": {"image/jpeg": {}}},
         404: {"description": "No such number, or the file is gone."},
+        503: {"description": "Too many are asked for at once, or the run cannot be read."},
     }
 
+    async def draw(request: Request, make: Callable[[Pictures], bytes | None], if_missing: str) -> Response:
+        async with turns.take():
+            if await request.is_disconnected():  # nobody waits for it any more
+                raise ClientDisconnect
+            content = await run_sync(lambda: make(pictures(session.refresh().before)))
+        if content is None:
+            raise HTTPException(404, if_missing)
+        return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
     @app.get("/crops/{region}", response_class=Response, responses=responses)
-    def crop(region: Number) -> Response:
+    async def crop(region: Number, request: Request) -> Response:
         """A region's crop with its outline."""
-        found = pictures(session.refresh().before)
-        if region >= len(found.classes.keys):
-            raise HTTPException(404, f"There is no region {region}.")
-        return _jpeg(found.crop(region), "The crop of this region is missing or damaged.")
+
+        def make(found: Pictures) -> bytes | None:
+            if region >= len(found.classes.keys):
+                raise HTTPException(404, f"There is no region {region}.")
+            return found.crop(region)
+
+        return await draw(request, make, "The crop of this region is missing or damaged.")
 
     @app.get("/overlay/{image}", response_class=Response, responses=responses)
-    def overlay(
-        image: Number, region: Annotated[int | None, Query(ge=0, le=2**31)] = None, heat: bool = False
+    async def overlay(
+        image: Number,
+        request: Request,
+        region: Annotated[int | None, Query(ge=0, le=2**31)] = None,
+        heat: bool = False,
     ) -> Response:
         """A whole image with the outline of one of its regions, or of all; `heat` adds the anomaly map."""
-        found = pictures(session.refresh().before)
-        if image >= len(found.classes.images):
-            raise HTTPException(404, f"There is no image {image}.")
-        if region is not None and (region >= len(found.classes.keys) or found.classes.image_of[region] != image):
-            raise HTTPException(404, f"Image {image} has no region {region}.")
+
+        def make(found: Pictures) -> bytes | None:
+            if image >= len(found.classes.images):
+                raise HTTPException(404, f"There is no image {image}.")
+            if region is not None and (region >= len(found.classes.keys) or found.classes.image_of[region] != image):
+                raise HTTPException(404, f"Image {image} has no region {region}.")
+            return found.image(image, region, with_map=heat)
+
         words = "The image is no longer where it was when the run was made, or cannot be read."
-        return _jpeg(found.image(image, region, with_map=heat), words)
-
-
-def _jpeg(content: bytes | None, if_missing: str) -> Response:
-    if content is None:
-        raise HTTPException(404, if_missing)
-    return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+        return await draw(request, make, words)
 
 
 def _answer_errors(app: FastAPI, session: Session, applier: Applier) -> None:
-    answer_errors(app, {AnomalyNCDError: 503, sqlite3.Error: 503, OSError: 503})
+    answer_errors(app, {AnomalyNCDError: 503, sqlite3.Error: 503, OSError: 503}, session.words)
 
     @app.exception_handler(ConflictError)
     def conflict(_: Request, error: ConflictError) -> JSONResponse:
@@ -175,7 +216,7 @@ class ReviewGuard(Guard):
     token_hint = "open the address that `anomalyncd review` printed"
 
     def __init__(self, app: ASGIApp, token: str | None = None) -> None:
-        super().__init__(app, token, MOST_BYTES)
+        super().__init__(app, token, MOST_BYTES, READ_SECONDS)
 
     def refuse(self, request: Request) -> Response | None:
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
@@ -183,6 +224,11 @@ class ReviewGuard(Guard):
         if refused is None and request.method not in SAFE_METHODS and kind != "application/json":
             return refusal(415, "A request must be JSON (Content-Type: application/json).")
         return refused
+
+    def is_link(self, request: Request) -> bool:
+        """The page itself, in a window of its own: it is the same for all runs, and what it asks for is of this site."""
+        given = request.scope["path"], request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")
+        return given == ("/", "navigate", "document")
 
     def check_token(self, request: Request, token: str) -> Response | None:
         cookie = f"anomalyncd_{(request.scope.get('server') or ('', 0))[1]}"  # all ports of a host share its cookies

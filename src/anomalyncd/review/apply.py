@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from ..discovery.relearn import relearn
-from ..errors import AnomalyNCDError
+from ..errors import without_folders
 from ..progress import Advance, Silent
 from ..report.classes import draw_class_sheets, draw_classes
 from ..report.html import write_report
 from ..run.finished import FinishedRun, Key
+from ..run.folder import APPLIED, to_json
 from .action_log import Row
 from .classes import ConflictError
 from .schema import ApplyRequest, JobAnswer, JobState
 from .session import Session
 
-Relearn = Callable[[Path, dict[Key, int], set[Key], dict[int, str], Silent], object]
 NOTES = 5  # that the page shows, the last ones
 
 
-class Job(Silent):
-    """An apply under way, and how far it is."""
+class Relearn(Protocol):
+    """What an apply calls: `relearn`, or in tests something quicker."""
 
-    def __init__(self, state: JobState = "running", stage: str = "Starting") -> None:
-        self._started = time.monotonic()
+    def __call__(
+        self,
+        run: Path,
+        labels: dict[Key, int],
+        fixed: set[Key],
+        names: dict[int, str],
+        progress: Silent,
+        *,
+        also: Mapping[str, bytes],
+    ) -> object: ...
+
+
+class Job(Silent):
+    """An apply under way, and how far it is; run : whose place no message tells."""
+
+    def __init__(self, run: Path, state: JobState = "running", stage: str = "Starting") -> None:
+        self._run, self._started = run, time.monotonic()
         self._shown = JobAnswer(state=state, stage=stage, step=0, total=0, message="", notes=[], seconds=0)
 
     @contextmanager
@@ -40,7 +57,7 @@ class Job(Silent):
         yield advance
 
     def say(self, text: str) -> None:
-        self._shown.notes = [*self._shown.notes, text][-NOTES:]
+        self._shown.notes = [*self._shown.notes, without_folders(text, self._run)][-NOTES:]
 
     warn = say
 
@@ -69,7 +86,7 @@ class Applier:
         session = self.session
         with session.lock:
             if session.log.find(request.key) is not None:
-                return self.job or Job("done", "Done")
+                return self.job or Job(session.run, "done", "Done")
             classes = session.refresh()
             if session.applying is not None:
                 raise ConflictError("The corrections are being applied already.")
@@ -83,9 +100,10 @@ class Applier:
                 "fixed": before.named(classes.fixed.nonzero()[0]),
                 "names": {str(k): name for k, name in classes.names.items() if k >= 0 and before.names.get(k) != name},
                 "old": {str(k): name for k, name in before.names.items()},
+                "mark": secrets.token_hex(8),  # numbers of actions begin anew where the log was moved away
             }
             row = session.append("applying", body, request.key, before)
-            self.job = Job()
+            self.job = Job(session.run)
             self._thread = threading.Thread(target=self._work, args=(row, self.job), name="apply")
             self._thread.start()
             return self.job
@@ -101,15 +119,17 @@ class Applier:
         fixed = {(image, region) for image, region in body["fixed"]}
         names = {int(label): name for label, name in body["names"].items()}
         try:
-            self._relearn(session.run, labels, fixed, names, job)
+            mark = to_json(session.mark_of(row)).encode()
+            self._relearn(session.run, labels, fixed, names, job, also={APPLIED: mark})
             session.finish_apply()
         except Exception as error:  # whatever it is, the page must say it and the corrections must stay
-            message, done = f"The corrections were not applied: {_words(error)}", False
+            words = session.words(error)
             try:
-                done = session.finish_apply(message)
-            except Exception as another:  # the next start will find out
-                message = f"{message} {_words(another)}"
-            job.end("done" if done else "failed", message)
+                done = session.finish_apply(f"The corrections were not applied: {words}")
+            except Exception as another:
+                job.end("failed", f"The next start will tell what was applied: {words} {session.words(another)}")
+            else:
+                job.end(*(("done", f"Applied, but: {words}") if done else ("failed", session.notice)))
             return
         try:  # pictures and report with the new classes can be made again at any time, so they may fail
             run = FinishedRun(session.run)
@@ -117,9 +137,5 @@ class Applier:
             draw_class_sheets(run)
             write_report(run, job)
         except Exception as error:
-            job.warn(f"The report was not made anew: {_words(error)}")
+            job.warn(f"The report was not made anew: {session.words(error)}")
         job.end("done")
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, AnomalyNCDError | OSError) else f"{type(error).__name__}: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +38,7 @@ class UncorrectedClasses:
     regions : regions.csv; the number of a row is the region's number everywhere in the review
     keys : (image, region) of each row, and rows : its inverse
     labels : (R,) int64
-    images : number of an image → its name, in the order of manifest.csv
+    images : number of an image → its name, in the order of manifest.csv, and shown : the same for the page
     image_of : (R,) int64, number of each region's image
     names : label → name, of every class that the run knows
     learned : changes when `discover` learns anew, and numbers of classes mean others
@@ -51,6 +52,7 @@ class UncorrectedClasses:
         self.regions, self.rows, self.keys = run.regions, run.rows, list(run.rows)
         self.labels = run.regions["label"].to_numpy(np.int64)
         self.images: list[str] = run.manifest["image"].tolist()
+        self.shown = shown_names(self.images)
         number = {name: index for index, name in enumerate(self.images)}
         self.image_of = np.array([number[image] for image, _ in self.keys], np.int64)
         self.names = {NORMAL: default_name(NORMAL)} | run.names
@@ -181,6 +183,22 @@ class CorrectedClasses:
     def title(self, label: int) -> str:
         """The name of a class, or its number where it has none."""
         return self.names.get(label) or default_name(label)
+
+
+def shown_names(names: Sequence[str]) -> list[str]:
+    """Names of images for the page: paths of this machine without the folder that all of them are in.
+
+    Examples
+    --------
+    >>> shown_names(["/data/line/a/1.png", "/data/line/b/1.png", "2.png"])
+    ['a/1.png', 'b/1.png', '2.png']
+    """
+    folders = {os.path.dirname(name) for name in names if os.path.isabs(name)}
+    try:
+        start = os.path.commonpath(folders) if folders else ""
+    except ValueError:  # on several drives
+        start = ""
+    return [os.path.relpath(name, start) if start and os.path.isabs(name) else name for name in names]
 
 
 def split_regions(path: Path, keys: Sequence[Key], n_parts: int) -> npt.NDArray[np.int64]:

@@ -57,7 +57,7 @@ def regions_answer(
         classes.check_class(label)
         before, rows = classes.before, classes.members(label)
         if contains:
-            rows = rows[[contains.lower() in before.keys[row][0].lower() for row in rows]]
+            rows = rows[[contains.lower() in before.shown[before.image_of[row]].lower() for row in rows]]
         if order != "image":
             sure = np.nan_to_num(before.regions["probability"].to_numpy(np.float64)[rows], nan=-1.0)
             rows = rows[np.argsort(-sure if order == "sure" else sure, kind="stable")]
@@ -94,8 +94,9 @@ def moves_answer(session: Session) -> schema.MovesAnswer:
 def _region(classes: CorrectedClasses, row: int, cells: dict[Hashable, Any]) -> schema.RegionAnswer:
     before, columns = classes.before, ("probability", "score", "unknown")
     figures = {column: cells[column] if math.isfinite(cells.get(column, math.nan)) else None for column in columns}
+    image = int(before.image_of[row])
     return schema.RegionAnswer(
-        id=row, image=int(before.image_of[row]), image_name=before.keys[row][0], region=before.keys[row][1],
+        id=row, image=image, image_name=before.shown[image], region=before.keys[row][1],
         label=int(classes.labels[row]), before=int(before.labels[row]), fixed=bool(classes.fixed[row]), **figures,
     )  # fmt: skip
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -12,9 +13,9 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from ..checksums import stable_hash
-from ..errors import AnomalyNCDError, RunError
+from ..errors import AnomalyNCDError, RunError, without_folders
 from ..labels import NORMAL
-from ..run.finished import Key
+from ..run.folder import APPLIED
 from .action_log import LOG_FILE, ActionLog, Body, Row, unreadable
 from .classes import CORRECTIONS, ConflictError, CorrectedClasses, UncorrectedClasses, split_regions
 from .schema import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
@@ -88,13 +89,11 @@ class Session:
         digest = stable_hash(request.action.model_dump(mode="json"))
         if (known := self._known(request.key, digest)) is not None:
             return known
-        parts = self._split(request.action) if isinstance(request.action, Split) else []
+        parts = self._split(request) if isinstance(request.action, Split) else []
         with self.lock:
             if (known := self._known(request.key, digest)) is not None:
                 return known
-            classes = self.refresh()
-            if self.applying is not None:
-                raise ConflictError("The corrections are being applied: wait until that is done.")
+            classes = self._seen_by(request)
             body = self._resolve(classes, request, parts)
             row = self.log.append(request.action.kind, body, key=request.key, request=digest, base=classes.before)
             if row.kind in CORRECTIONS:
@@ -110,6 +109,20 @@ class Session:
             row = self.log.append(kind, body, key=key, base=base)
             self._replay(base)
             return row
+
+    def words(self, error: Exception) -> str:
+        """An error for the page, without places of this machine."""
+        told = isinstance(error, AnomalyNCDError | OSError | sqlite3.Error)
+        return without_folders(str(error) if told else f"{type(error).__name__}: {error}", self.run)
+
+    def _seen_by(self, request: ActionRequest) -> CorrectedClasses:
+        """The classes of now, where the request was made by someone who has seen them."""
+        classes = self.refresh()
+        if self.applying is not None:
+            raise ConflictError("The corrections are being applied: wait until that is done.")
+        if request.version != self.version:
+            raise ConflictError("Something was changed since you looked, so this was not done: look again.")
+        return classes
 
     def _known(self, key: str, digest: str) -> int | None:
         with self.lock:
@@ -149,10 +162,12 @@ class Session:
             raise ConflictError(f"Something else was done since: the next to {action.kind} is another action.")
         return {"action": action.action}
 
-    def _split(self, action: Split) -> list[npt.NDArray[np.int64]]:
+    def _split(self, request: ActionRequest) -> list[npt.NDArray[np.int64]]:
         """Numbers of the regions of each part; outside the lock, because it may take a while."""
+        action = request.action
+        assert isinstance(action, Split)
         with self.lock:
-            classes = self.refresh()
+            classes = self._seen_by(request)
             classes.check_class(action.label)
             members, before = classes.members(action.label), classes.before
         if len(members) < action.parts:
@@ -206,16 +221,21 @@ class Session:
         classes.changed_by = dict.fromkeys({*classes.names, *classes.labels.tolist()}, self.version)
         self.classes = classes
 
+    @staticmethod
+    def mark_of(row: Row) -> dict[str, object]:
+        """What an apply leaves in the run, in the same commit as the tables."""
+        return {"action": row.id, "mark": row.body.get("mark")}
+
     def finish_apply(self, failure: str = "") -> bool:
         """End an apply; returns whether the corrections are in the tables, from where on they are not replayed.
 
-        failure : why nobody knows whether it was done, in words; empty where `relearn` said so
+        failure : what to say if they are not; empty where `relearn` said that they are
         """
         with self.lock:
             row, before = self.applying, UncorrectedClasses(self.run)
             assert row is not None
             now = dict(zip(before.keys, before.labels.tolist(), strict=True))
-            done = not failure or _was_applied(row, now, before.names)
+            done = not failure or before.run.folder.read_json(APPLIED) == self.mark_of(row)
             if done:
                 moves = [
                     [image, region, label, now[image, region]]
@@ -258,20 +278,3 @@ class Session:
         if taken:
             numbers = [[label, number] for number, label in enumerate(sorted(taken), self._new_label())]
             self.append("renumber", {"numbers": numbers}, f"renumber:{self.version}", before)
-
-
-def _was_applied(row: Row, labels: Mapping[Key, int], names: Mapping[int, str]) -> bool:
-    """Whether the tables of a run hold what an apply asked for.
-
-    The tables change in `relearn`, the log changes afterwards, and a crash may come between the two. Every label that an
-    apply asks for differs, by its making, from the table it starts from. So tables that `relearn` has not written hold
-    none of these labels, and tables that it has written hold all that people placed and nearly all others, which the
-    heads were trained to give. Half is a safe line between the two. On the one side the corrections are not replayed on
-    tables that have them already; on the other side they stay and can be applied again. Where only names were asked for,
-    the names tell. Where nothing was asked for (a person confirmed what is there), applying it again changes nothing.
-    """
-    asked, named = row.body["labels"], row.body["names"]
-    if asked:
-        n_held: int = sum(labels.get((image, region)) == label for image, region, label in asked)
-        return 2 * n_held > len(asked)
-    return bool(named) and all(names.get(int(label)) == name for label, name in named.items())

@@ -173,7 +173,14 @@ class FinishedRun:
     def rows(self) -> dict[Key, int]:
         """(image, region) → row of regions.csv."""
         keys = zip(self.regions["image"].tolist(), self.regions["region"].tolist(), strict=True)
-        return {key: row for row, key in enumerate(keys)}
+        rows: dict[Key, int] = {}
+        for row, key in enumerate(keys):
+            if rows.setdefault(key, row) != row:
+                raise RunError(
+                    f"{self.path / REGIONS_TABLE}: expected each region of an image once, but region {key[1]} of image "
+                    f"{key[0]!r} is in rows {rows[key] + 1} and {row + 1}. Take one away, or call the same `discover` again."
+                )
+        return rows
 
     @cached_property
     def store(self) -> RegionStore:

@@ -29,6 +29,7 @@ MANIFEST = "manifest.csv"
 HISTORY = "loss.csv"
 CLASS_SHEET = "classes.png"
 CORRECTIONS = "corrections.csv"  # classes of single regions that a person decided
+APPLIED = "applied.json"  # which corrections of the review the tables hold
 COUNT = "count.json"
 GROUPS = "groups.csv"
 TREE = "tree.json"  # which classes would become one next, and which would fall into two
@@ -46,8 +47,8 @@ COMMIT = "commit"  # files that replace others together
 JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic links
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
-    MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, CORRECTIONS, COUNT, GROUPS,
-    TREE, NORMAL_SCORES, "pictures", REPORT,
+    MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, CORRECTIONS, APPLIED, COUNT,
+    GROUPS, TREE, NORMAL_SCORES, "pictures", REPORT,
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",

@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect
 
 from .. import __version__
 from ..checksums import stable_hash
@@ -26,7 +25,7 @@ from .batching import Batcher, Classed
 from .guard import answer_errors
 from .masks import Mask, image_run_lengths, region_masks, to_png
 from .schema import MaskForm, Needs
-from .traffic import CLIENT_GONE, Limits, Metrics, ServiceGuard, Traffic
+from .traffic import Limits, Metrics, ServiceGuard, Traffic
 from .uploads import check_content_type, parse
 
 DESCRIPTION = """Classes of product images, as a run of `anomalyncd discover` found them.
@@ -78,10 +77,6 @@ def make_api(
     answer_errors(app, {BadFileError: 422})
     _describe_requests(app)
 
-    @app.exception_handler(ClientDisconnect)
-    def client_gone(_: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=CLIENT_GONE)
-
     @app.post(
         "/v1/predict", responses={200: {"model": schema.PredictAnswer}, **schema.REFUSALS}, response_class=Response,
         dependencies=WITH_TOKEN, openapi_extra={"requestBody": schema.REQUEST_BODY},
@@ -90,11 +85,7 @@ def make_api(
         """Class one image or several."""
         content_type = request.headers.get("content-type", "")
         check_content_type(content_type)
-        try:
-            with anyio.fail_after(limits.read_seconds):
-                body = b"".join([chunk async for chunk in request.stream()])
-        except TimeoutError:
-            raise HTTPException(408, f"The request did not come within {limits.read_seconds:g} s.") from None
+        body = b"".join([chunk async for chunk in request.stream()])
         uploads = await run_sync(parse, body, content_type, needs, limits.images)
         names, futures = [upload.name for upload in uploads], batcher.submit(uploads)
         del body, uploads  # each is let go as soon as it is decoded

@@ -23,7 +23,8 @@ from ..errors import BadFileError
 from ..labels import UNKNOWN
 from ..regions.extract import Extracted
 from ..regions.records import ImageRecord
-from .traffic import Limits, Metrics, try_later
+from .guard import try_later
+from .traffic import Limits, Metrics
 from .uploads import Upload
 
 LOOK_SECONDS = 0.5  # between looks whether anybody still waits for an image that has no room

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fastapi import HTTPException
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import SettingsError
-from .guard import SAFE_METHODS, Guard, refusal
+from .guard import RETRY, SAFE_METHODS, Guard, refusal, try_later
 
 OPEN = ("/health", "/health/live")  # without a token, for programs that watch over the process
 ROUTES = (*OPEN, "/metrics", "/v1/model", "/v1/predict", "/openapi.json")
 CLIENT_GONE = 499  # the client did not wait for its answer; only ever counted, never sent
-RETRY = {"Retry-After": "1"}
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -134,18 +133,38 @@ class Traffic:
     active : requests that have no whole answer yet
     held_bytes : of the bodies of requests whose answer has not begun
     stopping : new work is refused
+    unanswered : requests that were accepted and got no answer but a status: 504 too late, 500 by a mistake of ours
+    cut : that were cut off at the end
     """
 
     active: int = 0
     held_bytes: int = 0
     stopping: bool = False
+    unanswered: collections.Counter[int] = field(default_factory=collections.Counter)
+    cut: int = 0
+
+    def summary(self) -> str:
+        """How what was accepted ended, for whoever stops the service.
+
+        Examples
+        --------
+        >>> Traffic().summary()
+        'Everything accepted was answered.'
+        >>> Traffic(unanswered=collections.Counter({504: 12}), cut=1).summary()
+        'Not everything accepted was answered: 12 too late (504), 1 cut off at the end.'
+        """
+        late, failed = self.unanswered[504], self.unanswered[500]
+        ends = ((late, "too late (504)"), (failed, "failed (500, see above)"), (self.cut, "cut off at the end"))
+        if parts := [f"{count} {words}" for count, words in ends if count]:
+            return f"Not everything accepted was answered: {', '.join(parts)}."
+        return "Everything accepted was answered."
 
 
 class ServiceGuard(Guard):
     """Lets requests for the health of the process through without a token, and counts all requests."""
 
     def __init__(self, app: ASGIApp, token: str | None, limits: Limits, traffic: Traffic, metrics: Metrics) -> None:
-        super().__init__(app, token, limits.n_bytes)
+        super().__init__(app, token, limits.n_bytes, limits.read_seconds)
         self.limits, self.traffic, self.metrics = limits, traffic, metrics
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -175,6 +194,8 @@ class ServiceGuard(Guard):
         finally:
             traffic.active -= 1
             traffic.held_bytes -= held
+            if status in (500, 504):
+                traffic.unanswered[status] += 1
             path = scope["path"] if scope["path"] in ROUTES else "other"
             self.metrics.request_done(path, status, time.perf_counter() - started)
 
@@ -185,8 +206,3 @@ class ServiceGuard(Guard):
         if refused is None and self.traffic.stopping and request.method not in SAFE_METHODS:
             return refusal(503, "The service is stopping: ask another one, or try again later.", RETRY)
         return refused
-
-
-def try_later(words: str) -> HTTPException:
-    """Status 503, with the time to come back."""
-    return HTTPException(503, words, RETRY)
