@@ -219,7 +219,8 @@ def killed_applies(start: Path, count: int, rng: np.random.Generator, work: Path
                 if delay is None and (run / "corrections.csv").exists():
                     longest = max(longest, time.monotonic() - begun)
                     break
-            os.kill(web.process.pid, 9)
+            web.process.kill()
+            web.process.join()
         done = any((run / folder / "corrections.csv").exists() for folder in ("", "commit"))
         with closing(sqlite3.connect(run / "review.sqlite")) as log:
             logged = log.execute("SELECT kind FROM actions ORDER BY id DESC").fetchone()[0]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -16,10 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 HOST = "127.0.0.1"
+MODULES = (
+    "anomalyncd.cli", "anomalyncd.estimator", "anomalyncd.review.app", "anomalyncd.serve.app", "anomalyncd.serve.server",
+    "anomalyncd.detect.patchcore",
+)  # fmt: skip
 PATIENCE = 120.0  # seconds for a command to start or to end on a busy machine
 
 
@@ -82,55 +87,63 @@ class Web:
         return self.post("/api/actions", version=state["version"], table=state["table"], action=action)
 
 
-class Command(Web):
-    """`anomalyncd serve` or `review` of a run, once it answers.
+def _main(output: str, arguments: list[str], environment: dict[str, str]) -> None:
+    """In a process of its own: the command line, with all that it prints in a file."""
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.update(environment)
+    sys.argv = ["anomalyncd", *arguments]
+    import_module("anomalyncd.cli").main()
 
-    first : the lines that it prints before
+
+class Command(Web):
+    """`anomalyncd serve` or `review` of a run, once it answers; forked from a process that has imported all of it.
+
+    said : all that it has printed
     """
 
     def __init__(self, name: str, run: Path, *options: object, token: str | None = None) -> None:
         arguments = [name, run, "--port", 0, *options, *(["--no-browser"] if name == "review" else [])]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"} | ({"ANOMALYNCD_TOKEN": token} if token else {})
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "anomalyncd", *map(str, arguments)], env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=self._errors,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        self.first = [self.process.stdout.readline() for _ in range(2)]
-        if "http://" not in self.first[0]:
-            self.process.wait(PATIENCE)
-            raise RuntimeError(self.errors)
-        super().__init__(int(self.first[0].split(f"{HOST}:")[1].split()[0].split("/")[0]), token)
+        self._output = tempfile.TemporaryDirectory()
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["__main__", *MODULES])
+        given = (f"{self._output.name}/said", list(map(str, arguments)), {"ANOMALYNCD_TOKEN": token} if token else {})
+        self.process = context.Process(target=_main, args=given)
+        self.process.start()
+        while (place := self.said.find(f"http://{HOST}:")) < 0:
+            if not self.process.is_alive():
+                raise RuntimeError(self.said)
+            time.sleep(0.01)
+        super().__init__(int(self.said[place:].split(":")[2].split("/")[0].split()[0]), token)
         while self.ask("/health").status not in (200, 401, 404):
             time.sleep(0.05)
 
     @property
-    def errors(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read()
+    def said(self) -> str:
+        file = Path(self._output.name, "said")
+        return file.read_text() if file.exists() else ""
 
     @property
     def peak_mb(self) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
-    def end(self) -> tuple[int, str]:
+    def end(self) -> tuple[int | None, str]:
         """Exit code, and all that it printed, after being told to end."""
-        self.process.send_signal(signal.SIGINT)
-        output, _ = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, "".join(self.first) + output + self.errors
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+        assert self.process.pid is not None
+        os.kill(self.process.pid, signal.SIGINT)
+        self.process.join(PATIENCE)
+        return self.process.exitcode, self.said
 
     def __enter__(self) -> Command:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()
-        self._errors.close()
+        self.process.kill()
+        self.process.join()
+        self._output.cleanup()
 
 
 def half_head(_: Web) -> bytes:

@@ -30,7 +30,7 @@ from anomalyncd.serve import server as server_module
 from command import call, fail
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from faults.servers import half_requests_end, slow_connections
+from faults.servers import half_requests_end, other_sites, slow_connections, stale_actions
 from faults.web import Web
 
 ACTIONS = 200
@@ -137,7 +137,9 @@ def test_200_actions_of_two_clients_survive_a_kill(server: Server, run: Path):
     assert stored == answered
 
 
-def test_slow_clients_are_not_waited_for_and_keep_nobody_out(run: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def live(run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    """The review as the command serves it, with less patience."""
     monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.5)
     monkeypatch.setattr(server_module, "YOUNG_SECONDS", 0.3)
     monkeypatch.setattr(server_module, "MOST_SLOW_OF_ONE", 20)
@@ -146,15 +148,21 @@ def test_slow_clients_are_not_waited_for_and_keep_nobody_out(run: Path, monkeypa
         server = uvicorn.Server(server_module.config_of(app_module.make_app(run)))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
-        try:
-            web = Web(listener.getsockname()[1])
-            assert half_requests_end(web, "/api/actions", 10) == []
-            good = [lambda: web.ask("/api/state"), lambda: web.ask("/crops/0")]
-            assert slow_connections(web, 60, good, "/api/actions", 0.5) == []
-        finally:
-            server.should_exit = True
-            thread.join(30)
+        yield Web(listener.getsockname()[1])
+        server.should_exit = True
+        thread.join(30)
     assert not thread.is_alive()
+
+
+def test_slow_clients_are_not_waited_for_and_keep_nobody_out(live: Web):
+    assert half_requests_end(live, "/api/actions", 10) == []
+    good = [lambda: live.ask("/api/state"), lambda: live.ask("/crops/0")]
+    assert slow_connections(live, 60, good, "/api/actions", 0.5) == []
+
+
+def test_strangers_and_stale_pages(live: Web):
+    assert other_sites(live, ["/", "/api/state", "/crops/0", "/overlay/0"]) == []
+    assert stale_actions(live) == []
 
 
 def test_a_token_of_ones_own_is_not_printed_nor_given_to_a_browser(run: Path, monkeypatch: pytest.MonkeyPatch):

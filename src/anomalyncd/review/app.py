@@ -227,8 +227,8 @@ class ReviewGuard(Guard):
 
     def is_link(self, request: Request) -> bool:
         """The page itself, in a window of its own: it is the same for all runs, and what it asks for is of this site."""
-        given = request.scope["path"], request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")
-        return given == ("/", "navigate", "document")
+        kind = request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest")
+        return request.method == "GET" and request.scope["path"] == "/" and kind == ("navigate", "document")
 
     def check_token(self, request: Request, token: str) -> Response | None:
         cookie = f"anomalyncd_{(request.scope.get('server') or ('', 0))[1]}"  # all ports of a host share its cookies

@@ -124,12 +124,13 @@ class Applier:
             session.finish_apply()
         except Exception as error:  # whatever it is, the page must say it and the corrections must stay
             words = session.words(error)
+            failure = f"The corrections were not applied: {words}"
             try:
-                done = session.finish_apply(f"The corrections were not applied: {words}")
+                done = session.finish_apply(failure)
             except Exception as another:
                 job.end("failed", f"The next start will tell what was applied: {words} {session.words(another)}")
             else:
-                job.end(*(("done", f"Applied, but: {words}") if done else ("failed", session.notice)))
+                job.end("done" if done else "failed", f"Applied, but: {words}" if done else failure)
             return
         try:  # pictures and report with the new classes can be made again at any time, so they may fail
             run = FinishedRun(session.run)

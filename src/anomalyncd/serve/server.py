@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 GRACE_SECONDS = 5.0  # beyond what the limits grant those who still wait for an answer, or do not take it
 HEAD_SECONDS = 10.0  # until the head of a request must have come, and the rest of one that is answered already
 WRITE_SECONDS = 60.0  # until a client must have taken its answer
-YOUNG_SECONDS = 1.0  # for which nobody is slow
+YOUNG_SECONDS = 3.0  # for which nobody is slow
 MOST_SLOW_OF_ONE = 256  # connections of one address that wait for their client for longer
 MOST_WAITING = 640  # connections that wait for their clients, however long: a process may often open 1,024 files
 MOST_AT_WORK = 512  # requests that came whole and wait for their answer, beside those that a queue allows
@@ -43,8 +43,9 @@ class Connection(H11Protocol):
         transport.set_write_buffer_limits(0)  # writing pauses as long as anything is not taken
         self._since = self.loop.time()
         self._closing = self.loop.call_later(HEAD_SECONDS, transport.close)
-        self._looking = self.loop.call_later(YOUNG_SECONDS, self._make_room)
-        self._make_room()
+        # A timer comes after all that can be read has been read: who seems slow is not waiting for a busy loop.
+        self._looking = self.loop.call_later(YOUNG_SECONDS, self._close_slow)
+        self._close_first(MOST_WAITING, self._waiting())
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -93,19 +94,23 @@ class Connection(H11Protocol):
     def _address(self) -> str:
         return self.client[0] if self.client else ""
 
-    def _make_room(self) -> None:
-        """Close those that are too many, the slowest of those who have most."""
-        old = self.loop.time() - YOUNG_SECONDS
+    def _waiting(self) -> list[Connection]:
         everyone = cast("set[Connection]", self.connections)
-        waiting = [one for one in everyone if one.is_waiting and not one.transport.is_closing()]
-        slow = [one for one in waiting if one._address == self._address and one._since <= old]
-        counts = Counter(one._address for one in waiting)
-        for crowd, most in ((slow, MOST_SLOW_OF_ONE), (waiting, MOST_WAITING)):
-            if len(crowd) > most:
-                crowd.sort(key=lambda one: (one._since > old, -counts[one._address], one._is_at_request, one._since))
-                for one in crowd[: len(crowd) - most]:
-                    one.transport.abort()
-                return
+        return [one for one in everyone if one.is_waiting and not one.transport.is_closing()]
+
+    def _close_slow(self) -> None:
+        """Close the slowest of this client where it has too many."""
+        old = self.loop.time() - YOUNG_SECONDS
+        own = [one for one in self._waiting() if one._address == self._address and one._since <= old]
+        self._close_first(MOST_SLOW_OF_ONE, own)
+
+    def _close_first(self, most: int, crowd: list[Connection]) -> None:
+        """Close as many as are too many, the slowest of the client that has most first."""
+        if len(crowd) > most:
+            old, counts = self.loop.time() - YOUNG_SECONDS, Counter(one._address for one in crowd)
+            crowd.sort(key=lambda one: (one._since > old, -counts[one._address], one._is_at_request, one._since))
+            for one in crowd[: len(crowd) - most]:
+                one.transport.abort()
 
 
 def config_of(app: ASGIApp, queue: int = 0) -> uvicorn.Config:

@@ -62,7 +62,8 @@ export class Viewer {
     $("view-image").addEventListener("error", () => {
       $("view-image").hidden = true;
       $("view-missing").hidden = false;
-      $("view-missing").textContent = "The image is no longer where it was when the run was made, or cannot be read.";
+      $("view-missing").textContent =
+        "The image is no longer where it was when the run was made, or cannot be read, or too many were asked for at once.";
     });
     $("view-dialog").addEventListener("close", () => this.cards.focusTile(this.card, this.index));
   }
