@@ -24,12 +24,16 @@ def test_mean_of_the_highest(shape, share):
     count = max(1, round(share * values.size))
     expected = sum(sorted(values.ravel().tolist(), reverse=True)[:count]) / count
     assert top_mean(values, share) == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    holes = np.concatenate([values.ravel(), np.float32([np.nan, np.inf, -np.inf, np.nan])])
+    holes = np.concatenate([values.ravel(), np.float32([np.nan, np.nan])])
     assert top_mean(holes, share) == top_mean(values, share)
+    assert top_mean(np.append(values, np.float32(np.inf)), share) == np.inf
 
 
-def test_mean_of_nothing():
-    assert np.isnan(top_mean(np.float32([[np.nan, np.inf]])))
+def test_mean_of_nothing_and_of_infinity():
+    assert np.isnan(top_mean(np.float32([[np.nan]])))
+    assert top_mean(np.float32([np.inf, -np.inf]), share=1) == np.inf
+    assert top_mean(np.full((3, 3), np.inf)) == np.inf and top_mean(np.full((3, 3), -np.inf)) == -np.inf
+    assert top_mean(np.float32([[-np.inf, 2]])) == 2
 
 
 def test_map_keeps_places():

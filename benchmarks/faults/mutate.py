@@ -6,6 +6,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -159,6 +160,45 @@ def png(
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
     )
+
+
+def tiff_file(
+    tags: dict[int, int | list[int] | bytes],
+    chunks: list[bytes],
+    *,
+    order: str = "<",
+    big: bool = False,
+    tiled: bool = False,
+) -> bytes:
+    """A TIFF with tags and packed strips or tiles of one's own; tags that place the chunks are added unless given."""
+    word, start = ("Q", 16) if big else ("I", 8)
+    places = [start + sum(map(len, chunks[:n])) for n in range(len(chunks))]
+    own: dict[int, Any] = {
+        324 if tiled else 273: places,
+        325 if tiled else 279: [len(chunk) for chunk in chunks],
+    }
+    tags = own | tags
+    body = b"".join(chunks)
+    at = start + len(body)
+    entries, values = b"", b""
+    end = at + (8 + 20 * len(tags) + 8 if big else 2 + 12 * len(tags) + 4)
+    for tag in sorted(tags):
+        value = tags[tag]
+        numbers = [value] if isinstance(value, int) else list(value)
+        kind, form = (
+            (7, "B") if isinstance(value, bytes) else (16, "Q") if max(numbers, default=0) >= 1 << 32 else (4, "I")
+        )
+        data = struct.pack(f"{order}{len(numbers)}{form}", *numbers)
+        entries += struct.pack(f"{order}HH{word}", tag, kind, len(numbers))
+        if len(data) > struct.calcsize(order + word):
+            entries += struct.pack(order + word, end + len(values))
+            values += data
+        else:
+            entries += data.ljust(struct.calcsize(order + word), b"\0")
+    mark = b"II" if order == "<" else b"MM"
+    head = struct.pack(f"{order}2sHHHQ", mark, 43, 8, 0, at) if big else struct.pack(f"{order}2sHI", mark, 42, at)
+    count = struct.pack(order + ("Q" if big else "H"), len(tags))
+    return head + body + count + entries + bytes(struct.calcsize(order + word)) + values
 
 
 def npy(header: str, body: bytes = b"") -> bytes:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import zlib
 from pathlib import Path
 
 import cv2
 import numpy as np
 import onnx
 import safetensors.torch
-import tifffile
 import torch
 from onnx import helper, numpy_helper
 from PIL import Image
+
+from .mutate import tiff_file
 
 INCOMPLETE = ".onnx"  # the only seed that is refused: a whole one would have 90 MB
 Seeds = dict[str, list[tuple[str, bytes]]]  # kind → (suffix, content)
@@ -47,12 +49,15 @@ def picture_seeds() -> Seeds:
     ]  # fmt: skip
     shallow = [
         pillow(colour, "TIFF", compression=kind)
-        for kind in ("raw", "tiff_lzw", "tiff_adobe_deflate", "jpeg", "packbits")
+        for kind in ("raw", "tiff_lzw", "tiff_adobe_deflate", "jpeg", "packbits", "lzma", "zstd")
     ]
+    shallow += [pillow(one.convert("1"), "TIFF", compression=kind) for kind in ("group3", "group4")]
+    shallow += [pillow(colour.convert(mode), "TIFF", compression="tiff_lzw") for mode in ("P", "CMYK", "LAB")]
     deep = [
-        tiff(grey16), tiff(grey16, compression="zlib"), tiff(fractions), tiff(fractions.astype(np.float64)),
-        tiff(rgb.astype(np.uint16) * 257, photometric="rgb", tile=(16, 16)), tiff(fractions, bigtiff=True, byteorder=">"),
-        tiff(np.moveaxis(rgb.astype(np.uint16), 2, 0), photometric="rgb", planarconfig="separate"),
+        tiff(grey16), tiff(grey16, packed=True), tiff(fractions), tiff(fractions.astype(np.float64)),
+        tiff(rgb.astype(np.uint16) * 257, tile=16), tiff(fractions, big=True, order=">"),
+        tiff(np.moveaxis(rgb.astype(np.uint16), 2, 0)), tiff(np.moveaxis(rgb, 2, 0), packed=True, tile=16, big=True),
+        pillow(Image.fromarray(grey16), "TIFF", compression="tiff_lzw"),
     ]  # fmt: skip
     arrays = [array(fractions), array(fractions.astype(np.float64)), array(grey), array(np.asfortranarray(fractions))]
     arrays += [array(fractions.astype(">f4")), array(fractions[None, ..., None]), array(mask > 0)]
@@ -118,10 +123,26 @@ def pillow(image: Image.Image, form: str, **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def tiff(pixels: np.ndarray, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    tifffile.imwrite(buffer, pixels, **options)  # type: ignore[arg-type]
-    return buffer.getvalue()
+def tiff(pixels: np.ndarray, *, packed: bool = False, tile: int = 0, order: str = "<", big: bool = False) -> bytes:
+    """(H, W), (H, W, 3) or, in separate planes, (3, H, W); packed : deflated; tile : side of a tile, 0 for one strip"""
+    is_separate = pixels.ndim == 3 and len(pixels) == 3
+    planes = [*pixels] if is_separate else [pixels]
+    height, width = planes[0].shape[:2]
+    n_samples = 3 if pixels.ndim == 3 else 1
+    tags = {
+        256: width, 257: height, 258: [8 * pixels.itemsize] * n_samples, 259: 8 if packed else 1,
+        262: 2 if n_samples == 3 else 1, 277: n_samples, 284: 2 if is_separate else 1,
+        339: [{"u": 1, "i": 2, "f": 3}[pixels.dtype.kind]] * n_samples,
+    }  # fmt: skip
+    tags |= {322: tile, 323: tile} if tile else {278: height}
+    chunks = []
+    for plane in planes:
+        ends = ((0, -height % tile), (0, -width % tile)) if tile else ((0, 0), (0, 0))
+        padded = np.pad(plane, (*ends, (0, 0))[: plane.ndim]).astype(pixels.dtype.newbyteorder(order))
+        steps = [(y, x) for y in range(0, len(padded), tile) for x in range(0, padded.shape[1], tile)] if tile else []
+        parts = [padded[y : y + tile, x : x + tile] for y, x in steps] or [padded]
+        chunks += [zlib.compress(part.tobytes()) if packed else part.tobytes() for part in parts]
+    return tiff_file(tags, chunks, order=order, big=big, tiled=bool(tile))
 
 
 def array(values: np.ndarray) -> bytes:

@@ -149,19 +149,20 @@ def top_mean(values: npt.NDArray[Any], share: float = 0.01) -> float:
 
     Parameters
     ----------
-    values : floats of any shape; those that are NaN or infinite have no say, and the result is NaN where all are
+    values : floats of any shape; those that are NaN have no say, and the result is NaN where all are
     share : how many of them count, as a part of 1; at least one does
 
     Examples
     --------
-    >>> top_mean(np.float32([[1, 2], [3, np.nan]])), top_mean(np.arange(300.0))
-    (3.0, 298.0)
+    >>> top_mean(np.float32([[1, 2], [3, np.nan]])), top_mean(np.arange(300.0)), top_mean(np.float32([0, np.inf]))
+    (3.0, 298.0, inf)
     """
-    finite = values[np.isfinite(values)]
-    if not finite.size:
+    numbers = values[~np.isnan(values)]
+    if not numbers.size:
         return float("nan")
-    count = max(1, round(share * finite.size))
-    return float(np.partition(finite, -count)[-count:].mean(dtype=np.float64))
+    count = max(1, round(share * numbers.size))
+    highest = np.partition(numbers, -count)[-count:]
+    return float("inf") if highest.max() == np.inf else float(highest.mean(dtype=np.float64))
 
 
 def patch_means(pictures: Values | Flags, grid: tuple[int, int]) -> Values:

@@ -26,11 +26,12 @@ from anomalyncd.errors import DataError, SettingsError
 def slow_masks(binarizer: MEBin, anomaly_map: np.ndarray) -> list[np.ndarray]:
     """The eroded mask at every threshold, by the pinned formulas and nothing else."""
     values = np.asarray(anomaly_map).astype(np.float32)
-    values = np.where(np.isfinite(values), values, np.float32(-3e38))
+    values = np.where(np.isnan(values), np.float32(-np.inf), values)
     low, high = np.float32(binarizer.low_), np.float32(binarizer.high_)
-    if low == high:
-        return [np.zeros(values.shape, bool)] * binarizer.n_thresholds
-    v = np.where(values < low, np.float32(0), (np.maximum(values, low) - low) / (high - low) * np.float32(255))
+    if low == high:  # only what is infinite is above an empty range
+        v = np.where(values == np.inf, np.float32(np.inf), np.float32(0))
+    else:
+        v = np.where(values < low, np.float32(0), (np.maximum(values, low) - low) / (high - low) * np.float32(255))
     masks = []
     for j in range(binarizer.n_thresholds):
         mask = (v > np.float32(255 - j * 256 / binarizer.n_thresholds)).astype(np.uint8)
@@ -139,9 +140,10 @@ def test_long_ways_to_a_birth(kind: str) -> None:
     erosion=st.integers(0, 7),
     n_thresholds=st.sampled_from([1, 5, 64, 200]),
     rule=st.sampled_from(["longest_run", "most_frequent"]),
+    high=st.sampled_from([2.5, 0.0]),
 )
-def test_small_wild_maps(anomaly_map: np.ndarray, erosion: int, n_thresholds: int, rule: str) -> None:
-    binarizer = MEBin(n_thresholds=n_thresholds, erosion=erosion, rule=rule).set_state({"low": 0.0, "high": 2.5})
+def test_small_wild_maps(anomaly_map: np.ndarray, erosion: int, n_thresholds: int, rule: str, high: float) -> None:
+    binarizer = MEBin(n_thresholds=n_thresholds, erosion=erosion, rule=rule).set_state({"low": 0.0, "high": high})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         assert_same_as_slow_way(binarizer, anomaly_map)
@@ -207,27 +209,62 @@ def test_one_pixel_and_other_memory_layouts() -> None:
         np.testing.assert_array_equal(result.mask, expected.mask)
 
 
-def test_not_finite_pixels_are_never_foreground() -> None:
+def test_nan_is_never_foreground_and_infinity_always() -> None:
     anomaly_map = blobs(1, (64, 64))
     binarizer = MEBin(erosion=0).fit([np.zeros((64, 64)), anomaly_map])
     anomaly_map[:10] = np.nan
-    anomaly_map[10] = np.inf
-    with pytest.warns(UserWarning, match="704 of 4096 pixels"):
+    anomaly_map[10:20] = -np.inf
+    anomaly_map[20:30, :30] = np.inf
+    with pytest.warns(UserWarning, match="640 of 4096 pixels of the anomaly map are NaN"):
         result = binarizer.binarize(anomaly_map)
-    assert not result.mask[:11].any()
+    assert not result.mask[:20].any() and result.mask[20:30, :30].all()
     with pytest.warns(UserWarning, match="NaN"):
         assert binarizer.binarize(np.full((9, 9), np.nan)).n_regions == 0
     with pytest.warns(UserWarning, match="NaN"):
-        assert not binarizer.normalize(np.array([[np.nan, np.inf]])).any()
+        assert binarizer.normalize(np.array([[np.nan, np.inf, -np.inf, 1e300]])).tolist() == [[0, 1, 0, 1]]
 
 
-def test_fit_leaves_out_what_is_not_finite() -> None:
+@pytest.mark.parametrize("erosion", [0, 6])
+def test_a_map_of_nothing_but_infinity(erosion: int) -> None:
+    binarizer = MEBin(erosion=erosion).fit([np.zeros((9, 9)), np.eye(9)])
+    everything, nothing = (binarizer.binarize(np.full((20, 20), value)) for value in (np.inf, -np.inf))
+    assert everything.mask.all() and everything.n_regions == 1 and set(everything.counts.tolist()) == {1}
+    assert not nothing.mask.any() and nothing.n_regions == 0
+    constant = MEBin(erosion=erosion).fit([np.ones((9, 9))])  # an empty range: only infinity is above it
+    assert constant.binarize(np.full((20, 20), np.inf)).mask.all()
+    assert not constant.binarize(np.full((20, 20), 2.0)).mask.any()
+
+
+def test_one_infinite_pixel_among_finite_ones() -> None:
+    anomaly_map = np.zeros((20, 20))
+    binarizer = MEBin(erosion=0).fit([anomaly_map, np.ones((20, 20))])
+    anomaly_map[7, 9] = np.inf
+    result = binarizer.binarize(anomaly_map)
+    assert np.argwhere(result.mask).tolist() == [[7, 9]] and result.counts.tolist() == [1] * 64
+
+
+def test_the_range_is_that_of_finite_pixels() -> None:
     maps = [np.array([[np.nan, 1.0, 2.0]]), np.array([[np.inf, 0.0, 5.0]]), np.full((1, 3), np.nan)]
     with pytest.warns(UserWarning, match="5 pixels of 3 of 3"):
         binarizer = MEBin().fit(maps)
     assert binarizer.get_state() == {"low": 2.0, "high": 5.0}
     with pytest.raises(DataError, match="finite"):
         MEBin().fit([np.full((2, 2), np.nan)])
+    with pytest.raises(DataError, match="finite"):
+        MEBin().fit([np.full((2, 2), np.inf)])
+
+
+def test_a_map_that_reaches_infinity_is_not_the_one_with_the_lowest_maximum() -> None:
+    many = [np.array([[0.0, 2.0 + n]]) for n in range(5)]
+    with pytest.warns(UserWarning, match="1 pixels of 1 of 6"):
+        binarizer = MEBin().fit([*many, np.array([[0.5, 1.0, np.inf]])])
+    assert binarizer.get_state() == MEBin().fit(many).get_state() == {"low": 2.0, "high": 6.0}
+    with pytest.warns(UserWarning, match="6 of 6"):  # where all do, the range is that of all finite values
+        binarizer = MEBin().fit([np.append(values, [[np.inf]], axis=1) for values in [*many, np.array([[0.5, 1.0]])]])
+    assert binarizer.get_state() == {"low": 0.0, "high": 6.0}
+    with pytest.warns(UserWarning, match="1 of 6"):  # −infinity is merely low
+        binarizer = MEBin().fit([*many, np.array([[-np.inf, 1.0]])])
+    assert binarizer.get_state() == {"low": 1.0, "high": 6.0}
 
 
 @pytest.mark.parametrize("bad", [np.zeros((0, 4)), np.zeros(4), np.zeros((2, 2, 3)), np.array([["a"]])])

@@ -51,13 +51,20 @@ def test_fixed_threshold_in_the_maps_units() -> None:
     assert (plain.n_regions, plain.threshold, plain.mask.sum()) == (2, 25.0, 65)
 
 
-def test_not_finite_pixels_are_background() -> None:
-    anomaly_map = np.array([[0.0, 1.0, np.inf, np.nan]])
+def test_nan_is_background_and_infinity_foreground() -> None:
+    anomaly_map = np.array([[0.0, 1.0, np.inf, np.nan, -np.inf]])
     for binarizer in (Otsu(), FixedThreshold()):
-        with pytest.warns(UserWarning, match="2 pixels"):
+        with pytest.warns(UserWarning, match="3 pixels"):
             binarizer.fit([anomaly_map])
-        with pytest.warns(UserWarning, match="2 of 4"):
-            assert binarizer.binarize(anomaly_map).mask.tolist() == [[False, True, False, False]]
+        with pytest.warns(UserWarning, match="1 of 5"):
+            assert binarizer.binarize(anomaly_map).mask.tolist() == [[False, True, True, False, False]]
+        assert not binarizer.binarize(np.full((3, 3), -np.inf)).mask.any()
+        assert binarizer.normalize(np.full((3, 3), np.inf)).all()
+    one = np.zeros((9, 9))
+    one[4, 4] = np.inf
+    for binarizer in (Otsu(), FixedThreshold()):
+        binarizer.fit([np.eye(9)])
+        assert np.argwhere(binarizer.binarize(one).mask).tolist() == [[4, 4]]
 
 
 def test_the_configured_binarizer_has_its_settings() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anomalyncd.data.images import read_image
@@ -59,6 +59,7 @@ def test_a_header_that_promises_more_takes_no_memory():
 STARTS = [b"", b"\x93NUMPY\x01\x00", b"\x93NUMPY\x02\x00", b"II*\0", b"\x89PNG"]
 
 
+@settings(deadline=None)
 @given(content=st.binary(max_size=200), start=st.sampled_from(STARTS))
 def test_any_bytes_are_read_or_refused(content: bytes, start: bytes):
     for read in (read_image, read_map, read_mask):

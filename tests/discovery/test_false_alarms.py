@@ -232,3 +232,38 @@ def test_bad_normal_maps_are_left_out(line: Pictures, normal: Pictures, tmp_path
     )
     check_no_weak_defect_is_normal(model)
     assert model.model_.false_alarms is not None and model.model_.false_alarms.scores.count == 20
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["normal maps", "none"])
+def test_a_defect_whose_map_is_infinite_is_a_defect_of_its_kind(
+    line: Pictures, normal: Pictures, tmp_path: Path, given: bool
+) -> None:
+    images, maps = line[0], [values.copy() for values in line[1]]
+    for place in (12, 20, 21):  # one weak and two strong defects; in the last a single pixel
+        top = maps[place] > maps[place].max() * 0.7
+        maps[place][top] = np.inf if place < 21 else maps[place][top]
+    maps[21][np.unravel_index(maps[21].argmax(), (64, 64))] = np.inf
+    maps[0][0, 0] = -np.inf
+    more: dict[str, Any] = {"normal_maps": normal[1]} if given else {}
+    model = AnomalyNCD(3, **SETTINGS).fit(images, maps=maps, run=tmp_path / "run", **more)
+    check_no_weak_defect_is_normal(model)
+    assert model.images_["false_alarm"][[12, 20, 21]].tolist() == [0, 0, 0]
+    assert np.isfinite(model.regions_["score"]).all() and (model.regions_["score"] <= 1).all()
+    expected = AnomalyNCD(3, **SETTINGS).fit(images, maps=line[1], **more)
+    assert model.labels_.tolist() == expected.labels_.tolist()
+    assert model.predict(images, maps=maps).labels.tolist() == model.labels_.tolist()
+    for name in ("normal.json", "range.json"):  # strictly JSON
+        json.loads((tmp_path / "run" / name).read_text(), parse_constant=pytest.fail)
+    assert json.loads((tmp_path / "run" / "normal.json").read_text())["scores"].count(None) == 3
+    before = content(tmp_path / "run", "*.csv", "*.json", "model.safetensors")
+    again = AnomalyNCD(3, **SETTINGS).fit(images, maps=maps, run=tmp_path / "run", **more)
+    assert again.labels_.tolist() == model.labels_.tolist()
+    assert content(tmp_path / "run", "*.csv", "*.json", "model.safetensors") == before
+
+
+def test_images_whose_map_is_nothing_but_infinity(line: Pictures, normal: Pictures) -> None:
+    model = AnomalyNCD(3, **SETTINGS).fit(line[0], maps=line[1], normal_maps=normal[1])
+    maps = [np.full((64, 64), value, np.float32) for value in (np.inf, -np.inf)]
+    found = model.predict(line[0][:2], maps=maps)
+    assert found.labels[0] != 0 and found.labels[1] == 0
+    assert found.regions["image"].nunique() == 1

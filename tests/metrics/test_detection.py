@@ -292,8 +292,13 @@ def test_not_finite_scores_are_errors_that_name_the_map(bad, mask):
     with pytest.raises(DataError, match=r"map 1: .* row 2, column 3"):
         streamed.add(broken, mask)
     assert (streamed.n_images, streamed.pixel_auroc()) == (1, 1.0)
+
+
+def test_infinite_scores_of_images_are_the_highest():
+    assert image_auroc([0.5, np.inf, -np.inf], [False, True, False]) == 1.0
+    assert image_auroc([0.5, np.inf, np.inf], [False, True, False]) == 0.75
     with pytest.raises(DataError, match="image 1 "):
-        image_auroc([0.5, bad], [True, False])
+        image_auroc([0.5, np.nan], [True, False])
 
 
 def test_scores_out_of_the_range_given_are_errors():

@@ -138,3 +138,16 @@ def test_a_hair_does_not_vanish_when_it_is_shrunk() -> None:
     small = shrink_map(mask, 100)
     assert small.dtype == np.float32 and small.shape == (100, 100)
     np.testing.assert_allclose(small.sum(axis=1), 1 / 8, rtol=1e-4)
+
+
+def test_infinite_values_of_a_map_are_as_high_as_it_gets() -> None:
+    scores = np.zeros((96, 144), np.float32)
+    scores[20:60, 30:90] = np.inf
+    scores[0] = -np.inf
+    scores[1] = np.nan
+    found = prepared({"map": scores}, binarize={"min_map_size": 0, "erosion": 0})
+    assert [region.box for region in found.regions] == [(30, 20, 60, 40)] and found.regions[0].score == 1
+    assert found.images[0].score == np.inf and "infinite" in found.images[0].note and "NaN" in found.images[0].note
+    batch = found.batch
+    assert batch is not None and batch.context_maps is not None
+    assert np.isfinite(batch.context_maps).all() and batch.context_maps.max() == 2, "the end of the range"

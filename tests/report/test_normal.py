@@ -141,3 +141,10 @@ def test_scores_that_are_all_alike_or_not_finite(run: Path) -> None:
     (run / "normal.json").write_text(str({**NOTED, "scores": [1.0, 2.0]}).replace("'", '"').replace("2.0]", "NaN]"))
     found = read_scores(FinishedRun(run))
     assert found is not None and np.array_equal(found.own, [1.0])
+
+
+def test_an_infinite_score_is_right_of_the_line(run: Path) -> None:
+    found = read_scores(noted(run, scores=[1.0, None, 1.3, None]))
+    assert found is not None and found.own.tolist() == [1.0, 1.5, 1.3, 1.5]
+    assert "2 of the 4 images" in found.sentence
+    assert read_scores(noted(run, scores=[None, None])) is None

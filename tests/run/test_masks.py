@@ -8,7 +8,15 @@ import cv2
 import numpy as np
 import pytest
 
-from anomalyncd.binarize.prepare import binarize_map, binarizer_for, fit_binarizer, note_on_map, prepare_map
+from anomalyncd.binarize.prepare import (
+    binarize_map,
+    binarizer_for,
+    filled,
+    fit_binarizer,
+    map_figures,
+    note_on_map,
+    prepare_map,
+)
 from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
 from anomalyncd.errors import BadFileError, DataError, RunError, SettingsError
@@ -30,17 +38,43 @@ def test_small_maps_are_enlarged_and_large_ones_stay() -> None:
 
 
 @pytest.mark.parametrize("size", [32, 300])
-@pytest.mark.parametrize("hole", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("hole", [np.nan, -np.inf])
 def test_holes_stay_holes_and_are_never_anomalous(size: int, hole: float) -> None:
     values = np.full((size, size), 0.9, np.float32)
     values[: size // 2] = hole
     prepared = prepare_map(values, 256)
-    assert np.isnan(prepared[: len(prepared) // 2]).all() and (prepared[len(prepared) // 2 :] == np.float32(0.9)).all()
-    assert note_on_map(prepared).startswith("50.00% of its map is NaN")
+    np.testing.assert_array_equal(prepared[: len(prepared) // 2], np.float32(hole))
+    assert (prepared[len(prepared) // 2 :] == np.float32(0.9)).all()
+    assert note_on_map(prepared) == ("50.00% of its map is NaN and counts as not anomalous" if np.isnan(hole) else "")
     binarizer = binarizer_for(make_config().binarize, has_normal=True).fit([np.zeros((9, 9)), np.ones((9, 9))])
     result, scores = binarize_map(binarizer, prepared)
     assert not result.mask[: len(prepared) // 2].any() and result.mask[3 * len(prepared) // 4].any()
     assert (scores[: len(prepared) // 2] == 0).all()
+
+
+@pytest.mark.parametrize("size", [32, 300])
+def test_infinity_is_the_most_anomalous_value(size: int) -> None:
+    values = np.full((size, size), 0.01, np.float32)
+    values[: size // 2] = np.inf
+    prepared = prepare_map(values, 256)
+    upper, lower = prepared[: len(prepared) // 2], prepared[len(prepared) // 2 :]
+    assert (upper == np.inf).all() and (lower == np.float32(0.01)).all()
+    assert note_on_map(prepared) == "50.00% of its map is infinite and counts as most anomalous"
+    binarizer = binarizer_for(make_config().binarize, has_normal=True).fit([np.zeros((9, 9)), np.ones((9, 9))])
+    result, scores = binarize_map(binarizer, prepared)
+    assert result.mask[len(prepared) // 4].all() and not result.mask[3 * len(prepared) // 4].any()
+    assert (scores[: len(prepared) // 2] == 1).all()
+    np.testing.assert_array_equal(filled(prepared, 5.0)[: len(prepared) // 2], np.float32(5))
+    assert map_figures([Sample("a", values, map=values)], 256) == [(None, None)]
+
+
+def test_maps_of_nothing_but_infinity() -> None:
+    for value, label in ((np.inf, 1.0), (-np.inf, 0.0)):
+        prepared = prepare_map(np.full((8, 8), value), 64)
+        assert (prepared == value).all() and prepared.shape == (64, 64)
+        assert np.isfinite(filled(prepared)).all() and np.isfinite(filled(prepared, 3.0)).all()
+        binarizer = binarizer_for(make_config().binarize, has_normal=True).fit([np.zeros((9, 9)), np.ones((9, 9))])
+        assert binarize_map(binarizer, prepared)[0].mask.mean() == label
 
 
 def test_a_map_without_a_number_is_a_bad_file(tmp_path: Path) -> None:

@@ -135,7 +135,8 @@ def draw_binarizers(run: Path, samples: Sequence[Sample] = (), *, n_images: int 
     ends = {}  # of each map: all that a binariser learns from it, and small enough to keep
     for name in finished.images["image"]:
         if (values := _prepared(finished.map(name), settings.min_map_size)) is not None:
-            ends[name] = np.array([[np.nanmin(values), np.nanmax(values)]])
+            finite = values[np.isfinite(values)]
+            ends[name] = np.array([[*([finite.min(), finite.max()] if finite.size else []), np.nanmax(values)]])
     if not ends:
         return None
     mebin = binarizer_for(settings.model_copy(update={"method": "mebin"}), has_normal=finished.config.has_normal)
@@ -180,7 +181,7 @@ def _tiles(
     share = (row.anomaly_map - low) / span
     finite = share[np.isfinite(share)]
     peak = f"highest {finite.max():.2f}" if finite.size else "no value"
-    yield HEAT(np.ma.masked_invalid(share), bytes=True)[..., :3], peak
+    yield HEAT(np.ma.masked_where(np.isnan(share), share), bytes=True)[..., :3], peak
     for binarizer in binarizers.values():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of holes: they are black in the map beside it

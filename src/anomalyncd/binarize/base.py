@@ -60,15 +60,15 @@ class Binarizer(ABC):
         return self
 
     def normalize(self, anomaly_map: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """(H, W) map → (H, W) float32 in 0 … 1: low_ becomes 0 and high_ becomes 1, clipped; NaN and infinity become 0."""
+        """(H, W) map → (H, W) float32 in 0 … 1: low_ becomes 0 and high_ becomes 1, clipped; NaN becomes 0."""
         self._check_fitted()
         values = as_float_map(anomaly_map)
-        finite = np.isfinite(values)
-        if not finite.all():
-            warn_not_finite(values, stacklevel=3)
-            values = np.where(finite, values, np.finfo(np.float32).min)
+        holes = np.isnan(values)
+        if holes.any():
+            warn_of_holes(values, stacklevel=3)
+            values = np.where(holes, -np.float32(np.inf), values)
         if not self.low_ < self.high_:
-            return np.zeros_like(values)
+            return np.isposinf(values).astype(np.float32)
         # The range of two float32 may exceed float32.
         scaled = (values.astype(np.float64) - self.low_) / (self.high_ - self.low_)
         return np.clip(scaled, 0, 1).astype(np.float32)
@@ -112,11 +112,11 @@ def as_float_map(anomaly_map: npt.ArrayLike, name: str = "anomaly map") -> npt.N
         return np.ascontiguousarray(array, dtype=np.float32)
 
 
-def warn_not_finite(values: npt.NDArray[np.float32], stacklevel: int) -> None:
+def warn_of_holes(values: npt.NDArray[np.float32], stacklevel: int) -> None:
     """Tell the user how much of a map is unusable."""
-    n_bad = np.count_nonzero(~np.isfinite(values))
+    n_holes = np.count_nonzero(np.isnan(values))
     warnings.warn(
-        f"{n_bad} of {values.size} pixels of the anomaly map are NaN or infinite; they count as not anomalous.",
+        f"{n_holes} of {values.size} pixels of the anomaly map are NaN; they count as not anomalous.",
         stacklevel=stacklevel,
     )
 
@@ -130,20 +130,25 @@ def check_whole_number(name: str, value: object, smallest: int, largest: int | N
 
 
 def _collect_statistics(maps: Iterable[npt.ArrayLike]) -> tuple[float, float, float]:
-    """Smallest value, smallest of the maps' maxima, and largest value, of finite pixels only."""
+    """Smallest value, smallest of the maps' maxima, and largest value, of finite pixels.
+
+    A map that reaches +infinity has no maximum among the finite: it is none of those that normal images have.
+    """
     smallest, smallest_maximum, largest = math.inf, math.inf, -math.inf
     n_maps = n_bad_maps = n_bad_pixels = 0
     for n_maps, anomaly_map in enumerate(maps, start=1):
         values = as_float_map(anomaly_map, f"anomaly map {n_maps - 1}")
         low, high = float(values.min()), float(values.max())
+        maximum = high
         if not (math.isfinite(low) and math.isfinite(high)):
             finite = values[np.isfinite(values)]
             n_bad_maps, n_bad_pixels = n_bad_maps + 1, n_bad_pixels + values.size - finite.size
             if finite.size == 0:
                 continue
             low, high = float(finite.min()), float(finite.max())
+            maximum = math.inf if (values == np.inf).any() else high
         smallest = min(smallest, low)
-        smallest_maximum = min(smallest_maximum, high)
+        smallest_maximum = min(smallest_maximum, maximum)
         largest = max(largest, high)
     if n_maps == 0:
         raise DataError("Expected at least one anomaly map to fit the value range, but got none.")
@@ -151,7 +156,8 @@ def _collect_statistics(maps: Iterable[npt.ArrayLike]) -> tuple[float, float, fl
         raise DataError(f"None of the {n_maps} anomaly maps has a finite value. Check the detector's output.")
     if n_bad_maps:
         warnings.warn(
-            f"{n_bad_pixels} pixels of {n_bad_maps} of {n_maps} anomaly maps are NaN or infinite; they are left out.",
+            f"{n_bad_pixels} pixels of {n_bad_maps} of {n_maps} anomaly maps are NaN or infinite; "
+            "they are left out of the value range.",
             stacklevel=4,
         )
-    return smallest, smallest_maximum, largest
+    return smallest, min(smallest_maximum, largest), largest

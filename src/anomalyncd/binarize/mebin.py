@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SettingsError
-from .base import Binarizer, BinarizeResult, as_float_map, check_whole_number, warn_not_finite
+from .base import Binarizer, BinarizeResult, as_float_map, check_whole_number, warn_of_holes
 from .sweep import count_regions
 
 Rule = Literal["longest_run", "most_frequent"]
@@ -73,7 +73,7 @@ class MEBin(Binarizer):
 
         Parameters
         ----------
-        anomaly_map : (H, W) of any real dtype. NaN and infinite pixels are never foreground.
+        anomaly_map : (H, W) of any real dtype. NaN is never foreground; +infinity exceeds every threshold.
 
         Returns
         -------
@@ -83,9 +83,9 @@ class MEBin(Binarizer):
         self._check_fitted()
         values = as_float_map(anomaly_map)
         scaled_thresholds = thresholds(self.n_thresholds)
-        counts, levels, all_finite = count_regions(values, self.low_, self.high_, scaled_thresholds, self.erosion)
-        if not all_finite:
-            warn_not_finite(values, stacklevel=3)
+        counts, levels, has_holes = count_regions(values, self.low_, self.high_, scaled_thresholds, self.erosion)
+        if has_holes:
+            warn_of_holes(values, stacklevel=3)
         run = choose_run(counts, self.min_interval, self.rule)
         if run is None:
             return BinarizeResult(np.zeros(values.shape, dtype=bool), math.nan, 0, counts)

@@ -27,10 +27,10 @@ class Otsu(Binarizer):
     def binarize(self, anomaly_map: npt.ArrayLike) -> BinarizeResult:
         """(H, W) map of any real dtype → mask at its own threshold; a constant map has no region."""
         scaled = self.normalize(anomaly_map)
-        finite = np.isfinite(np.asarray(anomaly_map, dtype=np.float64))  # holes have no say in the threshold
+        numbers = ~np.isnan(np.asarray(anomaly_map, dtype=np.float64))  # holes have no say in the threshold
         # Bin b holds b/256 < value <= (b + 1)/256, so that "above bin b" is a strict threshold.
         bins = np.clip(np.ceil(scaled * N_BINS) - 1, 0, N_BINS - 1).astype(np.int64)
-        return self.cut(scaled, (otsu_split(np.bincount(bins[finite], minlength=N_BINS)) + 1) / N_BINS)
+        return self.cut(scaled, (otsu_split(np.bincount(bins[numbers], minlength=N_BINS)) + 1) / N_BINS)
 
 
 def otsu_split(histogram: npt.NDArray[np.int64]) -> int:

@@ -44,7 +44,7 @@ def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
 
 
 def prepare_map(source: Source, min_size: int) -> FloatMap:
-    """Read a map and enlarge a small one, because erosion would eat it. NaN and infinity become NaN.
+    """Read a map and enlarge a small one, because erosion would eat it. NaN and infinity stay where they are.
 
     Examples
     --------
@@ -52,23 +52,41 @@ def prepare_map(source: Source, min_size: int) -> FloatMap:
     (256, 128)
     """
     values = read_map(source)
-    holes = ~np.isfinite(values)
-    if holes.all():
+    if np.isnan(values).all():
         name = "map array" if isinstance(source, np.ndarray) else source
-        raise BadFileError(f"{name}: expected an anomaly map, but every pixel is NaN or infinite")
+        raise BadFileError(f"{name}: expected an anomaly map, but every pixel is NaN")
     scale = min_size / max(values.shape)
-    if scale > 1:
-        size = (max(1, round(values.shape[1] * scale)), max(1, round(values.shape[0] * scale)))
-        filled = np.where(holes, values[~holes].min(), values)  # interpolation would spread NaN over its neighbours
-        values = cv2.resize(filled, size, interpolation=cv2.INTER_LINEAR).astype(np.float32, copy=False)
-        holes = cv2.resize(holes.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST) > 0
-    return np.where(holes, np.float32(np.nan), values) if holes.any() else values
+    if scale <= 1:
+        return values
+    size = (max(1, round(values.shape[1] * scale)), max(1, round(values.shape[0] * scale)))
+    large = cv2.resize(filled(values), size, interpolation=cv2.INTER_LINEAR).astype(np.float32, copy=False)
+    nearest = cv2.resize(values, size, interpolation=cv2.INTER_NEAREST)
+    return np.where(np.isfinite(nearest), large, nearest)
+
+
+def filled(values: FloatMap, high: float = -np.inf) -> FloatMap:
+    """A map without NaN, which becomes as low as the finite values get, and without infinity, as low or as high as they get.
+
+    high : +infinity becomes at least this
+
+    Examples
+    --------
+    >>> filled(np.float32([[1, 2, np.nan, np.inf, -np.inf]]), high=7).tolist()
+    [[1.0, 2.0, 1.0, 7.0, 1.0]]
+    """
+    finite = np.isfinite(values)
+    if finite.all():
+        return values
+    low, most = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 0.0)
+    return np.nan_to_num(values, nan=low, neginf=low, posinf=max(most, high))
 
 
 def note_on_map(values: FloatMap) -> str:
-    """What the manifest says about a map that has holes."""
-    share = float(np.isnan(values).mean())
-    return f"{share:.2%} of its map is NaN or infinite and counts as not anomalous" if share else ""
+    """What the manifest says about a map that has holes, or no highest value."""
+    holes, highest = float(np.isnan(values).mean()), float((values == np.inf).mean())
+    notes = [f"{holes:.2%} of its map is NaN and counts as not anomalous"] if holes else []
+    notes += [f"{highest:.2%} of its map is infinite and counts as most anomalous"] if highest else []
+    return "; ".join(notes)
 
 
 def binarize_map(binarizer: Binarizer, values: FloatMap) -> tuple[BinarizeResult, FloatMap]:
@@ -78,8 +96,17 @@ def binarize_map(binarizer: Binarizer, values: FloatMap) -> tuple[BinarizeResult
         return binarizer.binarize(values), binarizer.normalize(values)
 
 
-def map_figures(items: Sequence[Sample], min_size: int) -> list[tuple[float, float]]:
-    """Score and largest value, in the maps' units, of each map that can be read."""
+Figures = tuple[float | None, float | None]
+
+
+def _figures(values: FloatMap) -> Figures:
+    """Score and largest value, in the map's units; None where it is infinite, for which JSON has no number."""
+    score, peak = top_mean(values), float(np.nanmax(values))
+    return score if np.isfinite(score) else None, peak if np.isfinite(peak) else None
+
+
+def map_figures(items: Sequence[Sample], min_size: int) -> list[Figures]:
+    """Score and largest value, in the maps' units, of each map that can be read; None where it is infinite."""
     found = []
     for item in items:
         try:
@@ -87,7 +114,7 @@ def map_figures(items: Sequence[Sample], min_size: int) -> list[tuple[float, flo
         except BadFileError:
             continue
         if values is not None:
-            found.append((top_mean(values), float(np.nanmax(values))))
+            found.append(_figures(values))
     return found
 
 
@@ -96,7 +123,7 @@ def fit_binarizer(
     items: Sequence[Sample],
     min_size: int,
     on_map: Callable[[], None] | None = None,
-    figures: list[tuple[float, float]] | None = None,
+    figures: list[Figures] | None = None,
 ) -> Binarizer:
     """Fit the range on all readable maps, one at a time; score and largest value of each are added to `figures`."""
     n_read, reason = 0, ""
@@ -111,7 +138,7 @@ def fit_binarizer(
                     values = prepare_map(item.map, min_size)
                     n_read += 1
                     if figures is not None:
-                        figures.append((top_mean(values), float(np.nanmax(values))))
+                        figures.append(_figures(values))
                     yield values
             except BadFileError as error:  # reported when the image itself is worked on
                 reason = reason or str(error)

@@ -37,24 +37,24 @@ def count_regions(
 
     Parameters
     ----------
-    values : (H, W) float32, C-contiguous; NaN and infinite pixels exceed no threshold
-    low, high : the values scaled to 0 and 255; where they are equal, no pixel exceeds any threshold
+    values : (H, W) float32, C-contiguous; NaN exceeds no threshold, +infinity every one
+    low, high : the values scaled to 0 and 255; where they are equal, no finite pixel exceeds any threshold
     thresholds : (T,) float32, from 255 down in steps of 256 / T; foreground is above
     erosion : side of the square that erodes, 0 = off. Pixels outside the map don't count.
 
     Returns
     -------
     (T,) int32, number of regions at every threshold; (H, W) uint8, how many of the thresholds each pixel exceeds after
-    erosion, so that `levels >= T - j` are the regions of threshold j; and whether all values are finite.
+    erosion, so that `levels >= T - j` are the regions of threshold j; and whether a value is NaN.
 
     Examples
     --------
     >>> values = np.array([[9, 0, 6], [0, 0, 0], [5, 5, 5]], np.float32)
-    >>> counts, levels, all_finite = count_regions(values, 0, 9, np.array([255, 127], np.float32), 0)
+    >>> counts, levels, has_holes = count_regions(values, 0, 9, np.array([255, 127], np.float32), 0)
     >>> counts.tolist(), levels.tolist()
     ([0, 3], [[1, 0, 1], [0, 0, 0], [1, 1, 1]])
     """
-    ranks, all_finite = _quantise(values, np.float32(low), np.float32(high), thresholds)
+    ranks, has_holes = _quantise(values, np.float32(low), np.float32(high), thresholds)
     if erosion > 1:  # flat erosion commutes with thresholding
         side = min(erosion, 2 * max(values.shape))
         ranks = np.asarray(cv2.erode(ranks, np.ones((side, side), np.uint8)), np.uint16)
@@ -63,24 +63,24 @@ def count_regions(
     marks = _classify(ranks)
     events = np.flatnonzero(marks >= BIRTH)
     events = events[np.argsort(~ranks.ravel()[events], kind="stable")]
-    return _unite(ranks, marks, events, len(thresholds)), levels, all_finite
+    return _unite(ranks, marks, events, len(thresholds)), levels, has_holes
 
 
 @jit
 def _quantise(values: Floats, low: np.float32, high: np.float32, thresholds: Floats) -> tuple[Ranks, bool]:
-    """Ranks (H, W), the level exactly as in float32; and whether all values are finite."""
+    """Ranks (H, W), the level exactly as in float32; and whether a value is NaN."""
     n_thresholds, lowest, extent = len(thresholds), thresholds[-1], high - low
-    largest = np.float32(np.finfo(np.float32).max)
+    infinity, largest = np.float32(np.inf), np.float32(np.finfo(np.float32).max)
     if not 0 < extent < np.inf:
-        low = np.float32(np.inf)  # an empty range, or one beyond float32: no pixel reaches it
+        low = infinity  # an empty range, or one beyond float32: no finite pixel reaches it
     ranks = np.empty(values.size, np.uint16)
     flat = values.ravel()
-    all_finite = True
+    has_holes = False
     for i in range(len(flat)):
-        is_finite = abs(flat[i]) <= largest
-        all_finite &= is_finite
+        has_holes |= flat[i] != flat[i]
         scaled = (flat[i] - low) / extent * np.float32(255)
-        scaled = scaled if (flat[i] >= low) & is_finite else np.float32(0)
+        scaled = scaled if flat[i] >= low else np.float32(0)
+        scaled = scaled if flat[i] != infinity else infinity
         # In 256ths of the step between thresholds; a scaled value of 256 exceeds them all already.
         steps = np.int32(np.ceil((min(scaled, np.float32(256)) - lowest) * np.float32(n_thresholds)))
         ranks[i] = np.uint16(steps + 255 if steps > 0 else 0)
@@ -96,7 +96,7 @@ def _quantise(values: Floats, low: np.float32, high: np.float32, thresholds: Flo
                 while level > 0 and not scaled > thresholds[n_thresholds - level]:
                     level -= 1
                 ranks[i] = (level << 8) + (ranks[i] & 255) if level > 0 else 0
-    return ranks.reshape(values.shape), all_finite
+    return ranks.reshape(values.shape), has_holes
 
 
 @jit

@@ -7,6 +7,8 @@ import math
 import mmap
 import os
 import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadFileError, DataError
-from .images import MAX_PIXELS, as_path, decode, name_of, open_file
+from .files import as_path, name_of, open_file
+from .images import decode
 from .layouts import posix
+from .limits import TooLarge, room
 from .lists import read_table
+from .pictures import strips
 
 MAP_SUFFIXES = frozenset({".npy", ".tif", ".tiff", ".png"})
-_LOSSY_FORMATS = ("JPEG", "MPO", "WEBP")
+_LOSSY_FORMATS = ("JPEG", "WEBP")
 _NPY_START = b"\x93NUMPY"
 _LONGEST_HEADER = 100_000  # bytes; NumPy itself reads no more than a tenth of this
 
@@ -82,28 +87,24 @@ def read_map(
     >>> read_map(np.array([[[0, 51, 255]]], dtype=np.uint8))
     array([[0. , 0.2, 1. ]], dtype=float32)
     """
-    if isinstance(source, StackRow):
-        stack, name = open_stack(source.path), str(source)
-        if source.index >= len(stack):
-            raise BadFileError(f"{name}: the stack holds only {len(stack)} maps by now")
-        values = _without_single_axes(np.array(stack[source.index]))
-    else:
-        values, name, _ = _read(source, "map array", max_pixels)
-    values = _numbers(values, name)
-    if values.ndim == 3 and values.shape[2] in (3, 4):
-        grey, others = values[..., :1], values[..., 1:3]
-        if not np.array_equal(np.broadcast_to(grey, others.shape), others, equal_nan=values.dtype.kind == "f"):
-            raise BadFileError(
-                f"{name}: expected one score a pixel, found a colour picture. "
-                "Save the map itself, as NPY, float TIFF or grey PNG"
-            )
-        values = grey[..., 0]
-    if values.ndim != 2 or values.size == 0:
-        raise BadFileError(f"{name}: expected a map of shape (H, W) with at least one pixel, got {values.shape}")
-    is_fraction = values.dtype.kind == "u" and values.dtype.itemsize <= 2
-    full_range = np.float32(np.iinfo(values.dtype).max if is_fraction else 1)
-    with np.errstate(over="ignore", invalid="ignore"):  # float64 beyond float32 becomes infinity, odd NaNs plain NaN
-        return np.ascontiguousarray(values, dtype=np.float32) / full_range
+    with _opened(source, "map array", max_pixels) as (values, name, _):
+        values = _numbers(values, name)
+        is_colour = values.ndim == 3 and values.shape[2] in (3, 4)
+        if not (values.ndim == 2 or is_colour) or values.size == 0:
+            raise BadFileError(f"{name}: expected a map of shape (H, W) with at least one pixel, got {values.shape}")
+        is_fraction = values.dtype.kind == "u" and values.dtype.itemsize <= 2
+        full_range = np.float32(np.iinfo(values.dtype).max if is_fraction else 1)
+        out = np.empty(values.shape[:2], np.float32)
+        for rows in strips(*values.shape[:2]):  # what lies between is several times as large
+            some = values[rows]
+            if is_colour and not _is_grey(some):
+                raise BadFileError(
+                    f"{name}: expected one score a pixel, found a colour picture. "
+                    "Save the map itself, as NPY, float TIFF or grey PNG"
+                )
+            with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 becomes infinity, odd NaNs plain NaN
+                np.divide((some[..., 0] if is_colour else some).astype(np.float32), full_range, out=out[rows])
+        return out
 
 
 def read_mask(source: str | Path | bytes | NDArray[Any], *, max_pixels: int | None = None) -> NDArray[np.bool_]:
@@ -136,19 +137,18 @@ def read_mask(source: str | Path | bytes | NDArray[Any], *, max_pixels: int | No
            [ True, False]])
     """
     threshold = 0
-    values, name, picture_format = _read(source, "mask array", max_pixels, palette_indices=True)
-    if picture_format:
-        half = np.iinfo(values.dtype).max // 2 if values.dtype.kind == "u" else 0
-        colours = values[..., :3] if values.ndim == 3 else values
-        is_bright = colours.max(initial=0) > half
-        threshold = half if picture_format in _LOSSY_FORMATS or is_bright else 0
-    values = _numbers(values, name)
-    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)) or values.size == 0:
-        raise BadFileError(f"{name}: expected a mask of shape (H, W) with at least one pixel, got {values.shape}")
-    if values.dtype.kind == "f" and np.isnan(values).any():
-        raise BadFileError(f"{name}: a mask says yes or no, but this one holds NaN")
-    defect = values > threshold if threshold else values != 0
-    return np.ascontiguousarray(defect if defect.ndim == 2 else defect[..., :3].any(axis=2))
+    with _opened(source, "mask array", max_pixels, palette_indices=True) as (values, name, picture_format):
+        if picture_format:
+            half = np.iinfo(values.dtype).max // 2 if values.dtype.kind == "u" else 0
+            is_bright = values.max(initial=0) > half
+            threshold = half if picture_format in _LOSSY_FORMATS or is_bright else 0
+        values = _numbers(values, name)
+        if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)) or values.size == 0:
+            raise BadFileError(f"{name}: expected a mask of shape (H, W) with at least one pixel, got {values.shape}")
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            raise BadFileError(f"{name}: a mask says yes or no, but this one holds NaN")
+        defect = values > threshold if threshold else values != 0
+        return np.ascontiguousarray(defect if defect.ndim == 2 else defect[..., :3].any(axis=2))
 
 
 def open_stack(path: Path) -> NDArray[Any]:
@@ -174,20 +174,39 @@ def read_row_names(stack: Path) -> tuple[Path, list[str]] | None:
     return text, [posix(line.strip()) for line in lines if line.strip()]
 
 
-def _read(
-    source: str | Path | bytes | NDArray[Any], name: str, max_pixels: int | None, *, palette_indices: bool = False
-) -> tuple[NDArray[Any], str, str]:
+@contextmanager
+def _opened(
+    source: str | Path | bytes | StackRow | NDArray[Any],
+    name: str,
+    max_pixels: int | None,
+    *,
+    palette_indices: bool = False,
+) -> Iterator[tuple[NDArray[Any], str, str]]:
     """Values of an array or a file, what messages call it, and the format of a picture ("" for anything else)."""
     if isinstance(source, np.ndarray):
-        return _without_single_axes(source), name, ""
-    held = source if isinstance(source, bytes) else as_path(source)
-    if not (held.startswith(_NPY_START) if isinstance(held, bytes) else held.suffix.lower() == ".npy"):
-        values, picture_format = decode(held, palette_indices=palette_indices, max_pixels=max_pixels)
-        return values, name_of(held), picture_format
-    values = _open_npy(held)
-    if values.size > MAX_PIXELS:
-        raise BadFileError(f"{name_of(held)}: has {values.size:,} values, more than the limit of {MAX_PIXELS:,}")
-    return _without_single_axes(np.array(values)), name_of(held), ""
+        yield _without_single_axes(source), name, ""
+        return
+    if isinstance(source, StackRow):
+        stack, name = open_stack(source.path), str(source)
+        if source.index >= len(stack):
+            raise BadFileError(f"{name}: the stack holds only {len(stack)} maps by now")
+        values = _without_single_axes(stack[source.index])
+    else:
+        held = source if isinstance(source, bytes) else as_path(source)
+        name = name_of(held)
+        if not (held.startswith(_NPY_START) if isinstance(held, bytes) else held.suffix.lower() == ".npy"):
+            values, picture_format = decode(held, palette_indices=palette_indices, max_pixels=max_pixels)
+            yield values, name, picture_format
+            return
+        values = _without_single_axes(_open_npy(held))
+    with ExitStack() as reserved:
+        try:
+            if max_pixels is not None and (n_pixels := math.prod(values.shape[:2])) > max_pixels:
+                raise TooLarge(f"it has {n_pixels:,} pixels, more than the limit of {max_pixels:,}")
+            reserved.enter_context(room(values.nbytes + 4 * values.size, f"its {values.size:,} values"))
+        except TooLarge as error:
+            raise BadFileError(f"{name}: too large: {error}") from None
+        yield values, name, ""
 
 
 def _open_npy(source: Path | bytes) -> NDArray[Any]:
@@ -221,6 +240,12 @@ def _numbers(values: NDArray[Any], name: str) -> NDArray[Any]:
     if values.dtype.kind not in "buif":
         raise BadFileError(f"{name}: expected real numbers, got {values.dtype}")
     return values
+
+
+def _is_grey(values: NDArray[Any]) -> bool:
+    """Whether the colours (H, W, 3 or 4) of each pixel are equal."""
+    grey, others = values[..., :1], values[..., 1:3]
+    return np.array_equal(np.broadcast_to(grey, others.shape), others, equal_nan=values.dtype.kind == "f")
 
 
 def _without_single_axes(values: NDArray[Any]) -> NDArray[Any]:

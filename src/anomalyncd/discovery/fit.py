@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..assign.false_alarms import NEAR, FalseAlarms, NormalScores, lowest_group, shifted
 from ..binarize.prepare import binarizer_for, fit_binarizer, map_figures, restore_binarizer
@@ -132,12 +133,13 @@ def _fit_range(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> None:
     state = stages.range(dataset, fit)
     model.binarizer = restore_binarizer(config, state)
     if config.has_normal and config.learn.normal == "calibrated":
-        model.false_alarms = _calibrated(state, stages.progress)
+        figures = {name: np.array(state[name], np.float64) for name in MAP_FIGURES}
+        model.false_alarms = _calibrated(figures, stages.progress)
 
 
-def _calibrated(figures: Mapping[str, Sequence[float]], progress: Silent) -> FalseAlarms | None:
+def _calibrated(figures: Mapping[str, npt.NDArray[np.float64]], progress: Silent) -> FalseAlarms | None:
     """What scores mean, by the maps of normal images or else by the run's own scores; None where nothing tells."""
-    if figures["normal_scores"]:
+    if len(figures["normal_scores"]):
         scores, peaks = NormalScores.fit(figures["normal_scores"]), NormalScores.fit(figures["normal_peaks"])
         if scores is not None and peaks is not None:
             moved = shifted(scores, figures["scores"])
@@ -158,7 +160,7 @@ def _calibrated(figures: Mapping[str, Sequence[float]], progress: Silent) -> Fal
         )
         return None
     low = scores.probability(figures["scores"]) > NEAR
-    peaks = NormalScores.fit(np.array(figures["peaks"])[low])
+    peaks = NormalScores.fit(figures["peaks"][low])
     return FalseAlarms(scores, scores if peaks is None else peaks, source="mixture")  # few: the image's score decides
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -188,7 +189,7 @@ def _line(model: DiscoveryModel, store: RegionStore, result: Assignment) -> dict
         "rate": rate,
         "line": None if known is None else known.scores.level(rate),
         "normal_scores": fitted.get("normal_scores", []) if isinstance(fitted, dict) else [],
-        "scores": [record.score for record in store.images if not record.error],
+        "scores": [r.score if math.isfinite(r.score) else None for r in store.images if not r.error],
         "labels": result.labels.tolist(),
     }
 

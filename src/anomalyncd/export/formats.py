@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .. import __version__
-from ..data.images import begins_as_image
+from ..data.files import begins_as_image
 from ..data.run_lengths import run_lengths
 from ..errors import SettingsError
 from ..labels import UNKNOWN

@@ -1,6 +1,6 @@
 """How well do anomaly scores, maps and masks find the true defects? Pure functions on arrays.
 
-Maps are (h, w) numbers of any range, a higher score being more anomalous; NaN and infinity are errors. Masks are
+Maps are (h, w) finite numbers of any range, a higher score being more anomalous; others are errors. Masks are
 (H, W) bool or numbers that are not 0 on a defect; None stands for a mask without defect. A map of another size
 than its mask covers the same field of view: it is resized to the mask's size bilinearly. An image whose mask is None
 counts as many normal pixels as its map has: where maps are not of the masks' size, give it a mask that is all False.
@@ -41,7 +41,7 @@ def image_auroc(scores: ArrayLike, is_defective: ArrayLike) -> float | None:
 
     Parameters
     ----------
-    scores : (N,) one finite number an image, higher is more anomalous
+    scores : (N,) one number an image, higher is more anomalous; NaN is an error
     is_defective : (N,) bool
 
     Examples
@@ -57,8 +57,8 @@ def image_auroc(scores: ArrayLike, is_defective: ArrayLike) -> float | None:
         )
     if not np.isin(defective, (0, 1)).all():
         raise DataError("is_defective: expected True or False for each image, but got other values.")
-    if len(bad := np.flatnonzero(~np.isfinite(values))):
-        raise DataError(f"The score of image {bad[0]} is {values[bad[0]]}: expected a finite number.")
+    if len(bad := np.flatnonzero(np.isnan(values.astype(np.float64)))):
+        raise DataError(f"The score of image {bad[0]} is {values[bad[0]]}: expected a number.")
     defective = defective.astype(bool)
     n_defective, n_normal = int(defective.sum()), int((~defective).sum())
     if not n_defective or not n_normal:

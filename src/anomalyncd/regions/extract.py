@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..assign.false_alarms import NEAR, NormalScores
 from ..binarize.base import Binarizer
-from ..binarize.prepare import FloatMap, binarize_map, note_on_map, prepare_map
+from ..binarize.prepare import FloatMap, binarize_map, filled, note_on_map, prepare_map
 from ..config import Config
 from ..data.dataset import Sample
 from ..data.images import read_image
@@ -123,7 +123,7 @@ class Extractor:
     def _regions(
         self, item: Sample, record: ImageRecord
     ) -> tuple[list[Region], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None, FloatMap | None]:
-        """Regions, components, mask (or None), and the map (or None), whose holes are as low as it gets."""
+        """Regions, components, mask (or None), and the map (or None) without NaN and infinity."""
         size = (record.height, record.width)
         mask: npt.NDArray[np.bool_] | None = None
         scores: FloatMap | None = None
@@ -135,12 +135,12 @@ class Extractor:
             record.note = note_on_map(values)
             result, scores = binarize_map(self.binarizer, values)
             mask, record.threshold, record.score = result.mask, result.threshold, top_mean(values)
-            values = np.where(np.isfinite(values), values, np.nanmin(values))
             if not mask.any() and self._is_odd(record.score):
                 # A line that does not move with the wanted rate of false alarms, so that regions stay as they are.
                 record.threshold = min(self.normal.level(CUT_RATE), record.score)  # type: ignore[union-attr]
                 cut_out = values >= record.threshold
                 mask = kept if (kept := solid(cut_out, self.config.binarize.erosion)).any() else cut_out
+            values = filled(values, self.binarizer.high_)
         if self.whole or mask is None or not mask.any():
             normal = self.config.has_normal and scores is None
             if normal:

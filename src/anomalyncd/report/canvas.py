@@ -103,7 +103,7 @@ def overlay(
     ----------
     image : (H, W, 3) uint8 RGB; it is not changed
     anomaly_map : (h, w) floats of any size, or None. The higher the value, the brighter and the more opaque; what is
-        at `low` or below, NaN or infinite is not painted
+        at `low` or below, or NaN, is not painted
     mask : (h', w') bool of any size, or None. The line runs just outside, so that the defect stays visible
     low, high : range of values that the colours span: the same for a set of images makes them comparable; without a
         range no map is painted
@@ -131,7 +131,7 @@ def overlay(
 
 
 def heat(anomaly_map: NDArray[np.floating], size: tuple[int, int], *, low: float, high: float) -> NDArray[np.float32]:
-    """A map at another size (H, W), float32 from 0 at `low` to 1 at `high`; 0 where it is not finite.
+    """A map at another size (H, W), float32 from 0 at `low` to 1 at `high` and above; 0 where it is NaN.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def heat(anomaly_map: NDArray[np.floating], size: tuple[int, int], *, low: float
     array([[0., 1., 0.]], dtype=float32)
     """
     values = np.asarray(anomaly_map, np.float64)
-    holes = ~np.isfinite(values)
+    holes = np.isnan(values)
     scaled = np.zeros(values.shape, np.float32)
     if low < high:
         with np.errstate(over="ignore"):  # a range of nearly nothing: what lies above it is 1 all the same

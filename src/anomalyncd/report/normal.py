@@ -100,16 +100,19 @@ def read_scores(run: FinishedRun) -> Scores | None:
         return None
     noted = run.folder.read_json(NORMAL_SCORES)
     try:
-        learned, own = (np.array(noted[name], np.float64).ravel() for name in ("normal_scores", "scores"))
+        lists = ([np.inf if n is None else n for n in noted[name]] for name in ("normal_scores", "scores"))
+        learned, own = (np.array(numbers, np.float64).ravel() for numbers in lists)
         source, rate = str(noted["source"]), float(noted["rate"])
         line = None if source in ("none", "looks") else float(noted["line"])
         n_defects = sum(int(label) != NORMAL for label in noted["labels"])
     except (KeyError, TypeError, ValueError):
         return None
-    learned, own = learned[np.isfinite(learned)], own[np.isfinite(own)]
-    if not len(own):
+    learned, own = learned[np.isfinite(learned)], own[~np.isnan(own)]
+    if not np.isfinite(own).any():
         return None
-    return Scores(source, rate, line if line is not None and np.isfinite(line) else None, learned, own, n_defects)
+    line = line if line is not None and np.isfinite(line) else None
+    highest = own[np.isfinite(own)].max(initial=-np.inf if line is None else line)
+    return Scores(source, rate, line, learned, np.minimum(own, highest), n_defects)
 
 
 def shares(values: Array, edges: Array) -> Array:

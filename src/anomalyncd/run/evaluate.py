@@ -141,10 +141,10 @@ def evaluate_maps(
         if unmarked := [name for name, found in compared.marked.items() if not found and defective.get(name)]:
             words = "no mask, or an empty one, though its label is a defect: all its pixels count as normal"
             progress.warn(f"{unmarked[0]}: {words}{and_more(unmarked)}.")
-    if scoreless := [name for name, score in score_of.items() if not np.isfinite(score)]:
-        words = "no finite score, so it is left out of the metrics of images"
+    if scoreless := [name for name, score in score_of.items() if np.isnan(score)]:
+        words = "no score, so it is left out of the metrics of images"
         progress.warn(f"{scoreless[0]}: {words}{and_more(scoreless)}.")
-    judged = [name for name, score in score_of.items() if name in defective and np.isfinite(score)]
+    judged = [name for name, score in score_of.items() if name in defective and not np.isnan(score)]
     return DetectionScores(
         n_images=len(judged),
         n_defective=sum(defective[name] for name in judged),
@@ -173,18 +173,18 @@ class MaskComparison:
         whole = []
         for sample in samples:
             values = read_map(sample.map)  # type: ignore[arg-type]
-            if np.isfinite(values).all():
-                whole.append(sample)
-                low, high = min(low, float(values.min())), max(high, float(values.max()))
-            else:
-                progress.warn(
-                    f"{sample.id}: its map holds NaN or infinity, so it is left out of the metrics of pixels."
-                )
-        if not whole:
-            raise DataError("no map is without NaN or infinity, so maps cannot be compared with masks.")
+            if np.isnan(values).any():
+                progress.warn(f"{sample.id}: its map holds NaN, so it is left out of the metrics of pixels.")
+                continue
+            whole.append(sample)
+            finite = values[np.isfinite(values)]
+            low, high = finite.min(initial=low), finite.max(initial=high)
+        if not whole or low > high:
+            raise DataError("no map has finite values and no NaN, so maps cannot be compared with masks.")
         self.binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
         fit_binarizer(self.binarizer, whole, self.map_size)
-        self.pixels = PixelScores(low, high if high > low else low + 1)
+        self.low, self.high = float(low), float(high)
+        self.pixels = PixelScores(self.low, self.high if high > low else self.low + 1)
         with progress.task("Metrics", len(whole)) as advance:
             first, second = tee(self._pairs(whole, advance))
             self.boxes = box_rates((found for found, _ in first), (true for _, true in second), iou=0.1)
@@ -207,7 +207,7 @@ class MaskComparison:
                 self.progress.warn(f"skipped {error}")
                 continue
             self.marked[sample.id] = bool(true.any())
-            self.pixels.add(read_map(sample.map), true)
+            self.pixels.add(np.clip(read_map(sample.map), self.low, self.high), true)
             result, _ = binarize_map(self.binarizer, prepare_map(sample.map, self.map_size))
             yield result.mask, true
 

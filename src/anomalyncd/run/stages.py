@@ -25,7 +25,7 @@ from .store import RegionStore
 from .tables import to_csv
 
 T = TypeVar("T")
-MAP_FIGURES = ("scores", "peaks", "normal_scores", "normal_peaks")  # of each map, in its units
+MAP_FIGURES = ("scores", "peaks", "normal_scores", "normal_peaks")  # of each map, in its units; None if infinite
 
 
 class Stages:
@@ -72,7 +72,7 @@ class Stages:
         def read() -> dict[str, Any] | None:
             state = self.folder.read_json(RANGE)
             try:
-                lists = {name: [*map(float, state[name])] for name in MAP_FIGURES}
+                lists = {name: [n if n is None else float(n) for n in state[name]] for name in MAP_FIGURES}
                 return {"low": float(state["low"]), "high": float(state["high"]), **lists}
             except (KeyError, TypeError, ValueError):
                 return None

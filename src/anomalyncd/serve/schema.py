@@ -27,7 +27,7 @@ def _from_base64(text: Any) -> bytes:
 Base64 = Annotated[bytes, BeforeValidator(_from_base64), WithJsonSchema({"type": "string", "format": "byte"})]
 # Sums of probabilities pass 1 by a rounding error; a score may be infinite, which JSON cannot say.
 Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(lambda value: min(1.0, max(0.0, value)))]
-Finite = Annotated[float, BeforeValidator(lambda value: value if math.isfinite(value) else 0.0)]
+Finite = Annotated[float, BeforeValidator(lambda value: value if math.isfinite(value) else float(value == math.inf))]
 FALSE_ALARM = "chance that a normal image has something as suspicious; up to the run's rate it is a defect"
 
 

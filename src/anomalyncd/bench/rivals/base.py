@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ... import __version__
-from ...binarize.prepare import prepare_map
+from ...binarize.prepare import filled, prepare_map
 from ...checksums import stable_hash
 from ...data.dataset import Dataset, Sample
 from ...data.images import read_image
@@ -302,8 +302,7 @@ def on_grid(samples: Sequence[Sample], grid: tuple[int, int]) -> Floats:
     for sample in samples:
         values = np.zeros((1, 1), np.float32)
         if sample.map is not None:
-            values = prepare_map(sample.map, 0)
-            values = np.where(np.isnan(values), np.nanmin(values), values)
+            values = filled(prepare_map(sample.map, 0))
         elif sample.mask is not None:
             values = read_mask(sample.mask).astype(np.float32)
         rows.append(F.adaptive_avg_pool2d(torch.from_numpy(values)[None], grid).flatten().numpy())
