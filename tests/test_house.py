@@ -24,7 +24,7 @@ FLOORS = (
     ("run",),
     ("discovery",),
     ("run.finished",),
-    ("run.evaluate", "discovery.fit", "discovery.relearn", "discovery.update", "discovery.detect"),
+    ("run.evaluate", "discovery.fit", "discovery.relearn", "discovery.update", "run.detect"),
     ("estimator", "runtime", "ray", "demo"),
     ("report", "serve", "export"),
     ("review", "bench"),
@@ -35,7 +35,7 @@ UPPER = ("report", "review", "serve", "export", "bench", "cli")
 # bench, tables and folders that a user asked for, and functions that do a whole job.
 OPEN_TO_UPPER = {
     "run.finished", "run.evaluate", "run.folder", "run.stages", "run.writer", "run.detector.detector_config",
-    "run.tables.REGION_COLUMNS", "discovery.classify", "discovery.detect", "discovery.maps.make_maps", "run.masks",
+    "run.tables.REGION_COLUMNS", "discovery.classify", "run.detect", "discovery.maps.make_maps", "run.masks",
     "discovery.maps.normal_samples", "discovery.relearn.relearn", "discovery.relearn.Move", "discovery.torchrun.together",
     "discovery.model.DiscoveryModel",
 }  # fmt: skip

@@ -157,10 +157,17 @@ class MergeConfig(Section):
 
 
 class UnknownConfig(Section):
-    """New kinds of defect among new images."""
+    """New kinds of defect among new images, and images of something else."""
 
     false_rate: float = Field(
         0.05, ge=0, lt=1, description="share of known regions that may be called unknown; 0 = none ever is"
+    )
+    foreign_rate: float = Field(
+        0.01,
+        ge=0,
+        lt=1,
+        description="share of images of the product that may be called `not this product`; 0 = none ever is, and images "
+        "without a region cost no pass of the network",
     )
     group: int = Field(3, ge=2, description="unknown regions alike that `update` makes a new class of, at least")
 

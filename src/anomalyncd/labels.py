@@ -1,7 +1,8 @@
-"""What the numbers of classes mean: 0 is normal, 1 … are kinds of defect, −1 is unknown."""
+"""What the numbers of classes mean: 0 is normal, 1 … are kinds of defect, −1 is unknown or no image of the product."""
 
 NORMAL = 0
 UNKNOWN = -1
+NOT_THIS_PRODUCT = "not this product"  # name of an image of label −1 that shows something else, or a spoilt frame
 
 
 def default_name(label: int) -> str:

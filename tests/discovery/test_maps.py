@@ -1,7 +1,4 @@
-"""Images without maps: the detector in the run, and again for new images.
-
-Covers detect, with tests/cli/test_detect.py.
-"""
+"""Images without maps: the detector in the run, and again for new images."""
 
 from __future__ import annotations
 

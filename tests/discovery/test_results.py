@@ -58,6 +58,21 @@ def test_images_regions_and_their_tables_by_hand() -> None:
     assert found.regions.iloc[1][["image", "region", "x", "y", "width", "height"]].tolist() == ["1.png", 1, 1, 2, 3, 4]
 
 
+def test_an_image_of_something_else_is_of_no_class_whatever_was_found_in_it() -> None:
+    images = [image(0), image(1, 2), image(2, error="bad"), image(3), image(4, 1)]
+    regions = [region(1, 0), region(1, 1), region(4)]
+    rows = np.array([[0, 0.9, 0.1], [1, 0, 0], [0, 0.9, 0.1]])
+    foreign, outside = np.array([0.9, 0.8, 0.0, 0.2, 0.6]), np.array([True, True, False, False, False])
+    found = assign(images, regions, rows, model_of([0, 1, 2]), foreign=foreign, outside=outside)
+    assert found.labels.tolist() == [-1, -1, 0, 1]
+    assert found.images["class_name"].tolist() == ["not this product", "not this product", "normal", "dent"]
+    assert found.images["classes"].tolist() == ["-1", "-1", "0", "1"]
+    assert found.images["foreign"].tolist() == [0.9, 0.8, 0.2, 0.6]
+    np.testing.assert_allclose(found.probabilities, [[0, 0, 0], [0, 0, 0], [1, 0, 0], [0, 0.9, 0.1]])
+    assert found.regions["label"].tolist() == [-1, -1, 1] and found.regions["probability"].tolist() == [0, 0, 0.9]
+    assert found.regions["class_name"].tolist() == ["not this product", "not this product", "dent"]
+
+
 def test_the_papers_sum_counts_regions_that_look_normal() -> None:
     """Sec. 3.4 by hand: all known regions, weighted by softmax(√area / τ)."""
     nan = float("nan")

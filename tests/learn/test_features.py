@@ -138,6 +138,25 @@ def test_encode_is_the_plain_network_one_region_and_view_at_a_time(vit, batch, w
             np.testing.assert_allclose(found[name][:, view], expected, atol=1e-3, err_msg=f"{name} {view}")
 
 
+@pytest.mark.parametrize("image", [0.0, 1.0])
+def test_scenes_are_the_mean_tokens_of_whole_images_also_of_such_without_a_region(vit, batch, image):
+    config = FeatureConfig(image=image, views=2)
+    with torch.inference_mode():
+        expected = np.stack([plain_patches(vit, context)[:, :, 0].mean(axis=(0, 1)) for context in batch.contexts])
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    alone = replace(batch, image_of=np.array([1, 1, 1, 1, 1]))  # images 0 and 2 have no region
+    for given in (batch, alone):
+        found = RegionEncoder(vit, config, **SIZES, batch_size=2, scenes=True).encode(given)
+        assert found["scenes"].shape == (3, 48) and found["scenes"].dtype == np.float16
+        np.testing.assert_allclose(found["scenes"], expected, atol=1e-3)
+        plain = RegionEncoder(vit, config, **SIZES, batch_size=2).encode(given)
+        assert {*found} == {*plain, "scenes"} and all(np.array_equal(found[name], plain[name]) for name in plain)
+    empty = CropBatch(batch.crops[:0], batch.masks[:0], batch.contexts, batch.context_masks[:0], batch.image_of[:0])
+    nothing = RegionEncoder(vit, config, **SIZES, scenes=True).encode(empty)
+    assert list(nothing) == ["scenes"]
+    np.testing.assert_allclose(nothing["scenes"], expected, atol=1e-3)
+
+
 def test_a_second_defect_of_an_image_is_described_by_itself(vit, batch):
     maps = np.full((1, SIDE, SIDE), 0.1, np.float32)
     masks = np.zeros((2, SIDE, SIDE), np.float32)
@@ -211,6 +230,8 @@ def test_settings_that_do_not_fit_the_backbone_are_refused(vit):
     with pytest.raises(SettingsError, match=r"image_size must be a multiple of 16.*got 340: take 336"):
         RegionEncoder(vit, ALL_PARTS, input_size=SIDE, image_size=340)
     RegionEncoder(vit, FeatureConfig(image=0), input_size=SIDE, image_size=340)  # no whole image is looked at
+    with pytest.raises(SettingsError, match="image_size must be a multiple of 16"):
+        RegionEncoder(vit, FeatureConfig(image=0), input_size=SIDE, image_size=340, scenes=True)
     with pytest.raises(SettingsError, match=r"at most 4, the last block of.*got 5"):
         RegionEncoder(vit, FeatureConfig(blocks=[5, 0]), input_size=SIDE)
     with pytest.raises(SettingsError, match=r"at most 3, the last block that is not trained.*got 4"):

@@ -5,6 +5,7 @@ Covers prefetch, records.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,13 +32,19 @@ def scene() -> tuple[np.ndarray, np.ndarray]:
 
 
 def prepared(
-    given: dict[str, Any], normal: NormalScores | None = None, *, whole: bool = False, **settings: Any
+    given: dict[str, Any],
+    normal: NormalScores | None = None,
+    *,
+    whole: bool = False,
+    scenes: bool = False,
+    **settings: Any,
 ) -> Extracted:
     config = make_config(SETTINGS, {"n_classes": 3, **settings})
     binarizer = None
     if "map" in given:
         binarizer = binarizer_for(config.binarize, has_normal=True).set_state({"low": 0.0, "high": 2.0})
-    extractor = Extractor(config, binarizer, SimpleNamespace(), normal, whole=whole)  # type: ignore[arg-type]
+    encoder: Any = SimpleNamespace(scenes=scenes)
+    extractor = Extractor(config, binarizer, encoder, normal, whole=whole)
     return extractor.prepare((0, Sample("a", scene()[0], **given)))
 
 
@@ -151,3 +158,47 @@ def test_infinite_values_of_a_map_are_as_high_as_it_gets() -> None:
     batch = found.batch
     assert batch is not None and batch.context_maps is not None
     assert np.isfinite(batch.context_maps).all() and batch.context_maps.max() == 2, "the end of the range"
+
+
+def test_an_image_without_a_region_is_shown_to_the_network_where_scenes_are_wanted() -> None:
+    image, _ = scene()
+    nothing = {"binarize": {"method": "fixed", "fixed_threshold": 0.9, "min_map_size": 0}}
+    for given, has_map in (({}, False), ({"map": faint(0.1)}, True)):
+        assert prepared(given, **nothing).batch is None
+        batch = prepared(given, scenes=True, **nothing).batch
+        assert batch is not None and len(batch) == 0
+        assert np.array_equal(batch.contexts, shrink(image, 48)[None])
+        assert (batch.context_maps is not None) == (batch.crop_maps is not None) == has_map
+
+
+class Encoder:
+    """Describes a picture by its mean colour, and notes what it was shown."""
+
+    scenes, network = True, SimpleNamespace(width=3)
+
+    def __init__(self) -> None:
+        self.shown: list[CropBatch] = []
+
+    def encode(self, batch: CropBatch) -> dict[str, np.ndarray]:
+        self.shown.append(batch)
+        parts = {"patches": np.ones((len(batch), 1, 1, 3), np.float16)} if len(batch) else {}
+        return {**parts, "scenes": batch.contexts.mean(axis=(1, 2)).astype(np.float16) / 100}
+
+
+def test_scenes_stand_in_the_order_of_the_images_and_unreadable_ones_have_none(tmp_path: Path) -> None:
+    image, mask = scene()
+    encoder: Any = Encoder()
+    extractor = Extractor(make_config(SETTINGS, {"n_classes": 3}), None, encoder)
+    items = [
+        Sample("normal", image), Sample("gone", tmp_path / "gone.png"), Sample("defect", image // 2, mask=mask),
+        Sample("black", np.zeros_like(image)),
+    ]  # fmt: skip
+    found = extractor(items)
+    assert len(encoder.shown) == 1 and len(encoder.shown[0].contexts) == 3, "one pass for all of them"
+    assert encoder.shown[0].image_of.tolist() == [1, 1] and [region.image for region in found.regions] == ["defect"] * 2
+    assert found.scenes is not None and found.scenes.shape == (4, 5) and list(found.parts) == ["patches"]
+    assert np.isnan(found.scenes[1]).all() and np.isfinite(found.scenes[[0, 2, 3]]).all()
+    np.testing.assert_allclose(found.scenes[0, :3], shrink(image, 48).mean(axis=(0, 1)) / 100, atol=1e-2)
+    assert found.scenes[3].tolist() == [0] * 5, "no light, no contrast"
+    assert found.scenes[0, 3] - found.scenes[2, 3] == pytest.approx(1, abs=0.05), "half the light is a stop"
+    assert extractor([items[1]]).scenes is not None and np.isnan(extractor([items[1]]).scenes).all()  # type: ignore[arg-type]

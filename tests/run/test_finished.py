@@ -1,6 +1,6 @@
 """A finished run as everything above reads it: tables, names, features, pictures, and clear words where it is damaged.
 
-Covers detector, evaluate, store.
+Covers detector, evaluate, store; and detect, with tests/cli/test_detect.py.
 """
 
 from __future__ import annotations

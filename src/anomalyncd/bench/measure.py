@@ -180,7 +180,9 @@ class Laboratory:
         model = self._fit(trial)
         held_out = replace(everything, dataset=replace(everything.dataset, samples=samples))
         new = self._inputs(replace(trial, data=held_out), fitted=self._place("maps", trial))
-        model.model_.unknown = None  # which class each region is likest to is asked here, not whether it is like any
+        model.model_.unknown = model.model_.product = (
+            None  # which class each region is likest to is asked here, not whether it is like any
+        )
         regions = model.predict(new).regions
         kinds = regions[regions["label"] > 0].groupby("image")["label"].nunique()
         return Result({"several": float((kinds > 1).sum() / len(samples))})

@@ -103,7 +103,7 @@ def detect(
     """Make anomaly maps and image scores of IMAGES, and measure them where the truth is known."""
     from ..config import make_config
     from ..data.gather import gather
-    from ..discovery.detect import detect_images
+    from ..run.detect import detect_images
     from ..run.detector import detector_config
     from ..run.evaluate import load_truth
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import RunError, SettingsError
-from ..labels import default_name
+from ..labels import NOT_THIS_PRODUCT, default_name
 from ..run.folder import EXPORT, IMAGES_TABLE, OWN, REPORT
 from . import options as opt
 from .show import counted, draw, quoted, show_counts, show_evaluation
@@ -135,6 +135,9 @@ def update(
     for (before, after), count in Counter((move.before, move.after) for move in found.moved).most_common():
         was, now = (names.get(label, default_name(label)) for label in (before, after))
         typer.echo(f"Moved: {counted(count, 'region')} from {was} to {now}")
+    if found.foreign:
+        some = ", ".join(found.foreign[:3]) + ", …" * (len(found.foreign) > 3)
+        typer.echo(f"{NOT_THIS_PRODUCT.capitalize()}: {counted(len(found.foreign), 'image')} ({some})")
     if found.unknown:
         typer.echo(f"Unknown still: {counted(found.unknown, 'region')}, too few alike to be a class")
     drawn = run / REPORT  # of the tables before, where a call was killed between the two

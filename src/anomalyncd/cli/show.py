@@ -13,11 +13,11 @@ import typer
 
 if TYPE_CHECKING:
     from ..data.dataset import Sample
-    from ..discovery.detect import DetectionRun
     from ..discovery.model import DiscoveryModel
     from ..estimator import AnomalyNCD
     from ..metrics import Evaluation
     from ..progress import Terminal
+    from ..run.detect import DetectionRun
     from ..run.finished import FinishedRun
 
 FEW = 5  # images of a class that is pointed out

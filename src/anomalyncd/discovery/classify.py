@@ -30,7 +30,7 @@ Picture = npt.NDArray[np.uint8]
 class Prediction:
     """Classes of new images.
 
-    labels : (N,) int, 0 normal, 1 … defect classes, −1 unknown
+    labels : (N,) int, 0 normal, 1 … defect classes, −1 unknown, or an image that does not show the product
     probabilities : (N, K) over the model's `classes_`
     regions, images : tables with the columns of regions.csv (but no `crop`) and images.csv
     skipped : id → why a file could not be read; such images are in none of the above
@@ -95,7 +95,9 @@ class Predictor:
         """Classes of what was extracted; truth : id → class by folder, only copied into the table."""
         model = self.model
         probabilities, unknown, chance = model.recognize(found.parts, found.regions, found.images)
-        result = assign(found.images, found.regions, probabilities, model, unknown, chance, truth)
+        foreign = model.foreign(found.scenes)
+        outside = None if foreign is None else foreign > 0.5
+        result = assign(found.images, found.regions, probabilities, model, unknown, chance, truth, foreign, outside)
         skipped = {record.id: record.error for record in found.images if record.error}
         return Prediction(result.labels, result.probabilities, result.regions, result.images, skipped)
 

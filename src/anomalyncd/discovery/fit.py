@@ -23,13 +23,13 @@ from ..progress import Silent
 from ..regions.extract import Extractor
 from ..regions.records import report_files
 from ..run.finished import read_corrections
-from ..run.folder import UPDATE
+from ..run.folder import UPDATE, read_names
 from ..run.stages import MAP_FIGURES, Stages
 from ..run.store import RegionStore
 from ..run.tables import manifest
 from .learning import learn_classes
 from .maps import make_maps, normal_samples
-from .model import DiscoveryModel, make_encoder, read_names
+from .model import DiscoveryModel, make_encoder
 from .results import Assignment, Key, classify_stored
 from .torchrun import labelled_regions
 
@@ -168,8 +168,9 @@ def _find_regions(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> Re
     """Main Element Binarization, crops, and features of the frozen network."""
     with stages.progress.task("Regions", len(dataset)) as advance:
         return RegionStore(stages.folder).fill(
-            dataset.samples, lambda: model.extractor(stages.progress.say), stages.regions_key(dataset), advance
-        )
+            dataset.samples, lambda: model.extractor(stages.progress.say), stages.regions_key(dataset), advance,
+            scenes=model.config.unknown.foreign_rate > 0,
+        )  # fmt: skip
 
 
 def _describe_normal(stages: Stages, model: DiscoveryModel) -> tuple[np.ndarray, np.ndarray] | None:
@@ -233,7 +234,7 @@ def _learned(
     model.names |= {k: name for k, name in known.names.items() if k in model.names}
     if model.config != stages.config:  # only in what learning does not depend on
         model.config = stages.config
-        model.fit_unknown(features, novel.regions)
+        _know(model, features, novel)
         stages.keep_learned(model.pack(), (), None)
     return model, features, known.corrections
 
@@ -257,13 +258,19 @@ def _learn(
         features, count = learn_classes(model, novel, base, normal, progress)
         if model.is_retrained:
             novel.keep_features(features)
-        model.fit_unknown(features, novel.regions)
     else:
         if not len(model.classes):
             model.set_count(1)
         progress.warn("no image has an anomalous region: all of them are normal, and there is nothing to learn.")
+    _know(model, features, novel)
     stages.keep_learned(model.pack(), model.classifier.history if model.classifier else (), count)
     return model, features, {}
+
+
+def _know(model: DiscoveryModel, features: FeatureParts, novel: RegionStore) -> None:
+    """Fit what the run has seen, by which new kinds and other products are told later."""
+    model.fit_unknown(features, novel.regions)
+    model.fit_product(novel.scenes)
 
 
 def _warn_of_results(model: DiscoveryModel, result: Assignment, progress: Silent) -> None:

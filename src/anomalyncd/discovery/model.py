@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .. import __version__
 from ..assign.false_alarms import FalseAlarms
 from ..assign.images import novel_probabilities, with_normal
+from ..assign.product import Product, fit_product
 from ..assign.unknown import UnknownScore, fit_unknown
 from ..binarize.base import Binarizer
 from ..binarize.prepare import restore_binarizer
@@ -28,7 +29,7 @@ from ..learn.features import RegionEncoder, TokenNetwork
 from ..regions.extract import Extractor
 from ..regions.find import Region, first_regions, strengths
 from ..regions.records import ImageRecord
-from ..run.folder import CLASS_NAMES, FORMAT, MODEL_FILE, RunFolder
+from ..run.folder import FORMAT, MODEL_FILE, RunFolder, read_names
 
 if TYPE_CHECKING:  # a model is read, and its exported form runs, without torch
     from ..model.backbone import MaskGuidedViT
@@ -49,6 +50,7 @@ class DiscoveryModel:
     classes : (K,) int, labels in the order of the columns of all probabilities; empty until their number is known
     unknown : how far regions lie from all that was fitted; None when there was no region
     highest : label that any class ever had, so that no number is used for two kinds
+    product : what the images of the run look like; None where they are too few, or nobody wants to know
     """
 
     config: Config
@@ -60,6 +62,7 @@ class DiscoveryModel:
     classes: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     unknown: UnknownScore | None = None
     highest: int = 0
+    product: Product | None = None
 
     def __post_init__(self) -> None:
         self._vit: MaskGuidedViT | None = None
@@ -175,11 +178,30 @@ class DiscoveryModel:
         if self.classifier is None or not regions:
             return np.zeros(len(regions))
         known = np.ones(len(regions), bool) if known is None else known
-        images = np.array([region.index for region in regions])
-        features, scores = self.classifier.space.transform(parts), np.zeros(len(regions))
-        self.unknown, scores[known] = fit_unknown(features[known], images[known], self.config.unknown.false_rate)
-        scores[~known] = self.unknown(features[~known])
+        images, scores = np.array([region.index for region in regions]), np.zeros(len(regions))
+        blocks, weights = self.classifier.space.blocks(parts)
+        self.unknown, scores[known] = fit_unknown(
+            blocks[known], weights, images[known], self.config.unknown.false_rate, center=self.config.features.center
+        )
+        scores[~known] = self.unknown(blocks[~known])
         return scores
+
+    def fit_product(
+        self, scenes: npt.NDArray[np.float16] | None, known: npt.NDArray[np.bool_] | None = None
+    ) -> npt.NDArray[np.float64] | None:
+        """Fit what the product looks like to scenes (N, C + 2) of the run's own images, None where they were not wanted.
+
+        known : (N,) bool, images that do show the product
+        Returns (N,), how far each image lies from the others.
+        """
+        self.product, scores = None, None
+        if scenes is not None:
+            self.product, scores = fit_product(scenes.astype(np.float32), self.config.unknown.foreign_rate, known)
+        return scores
+
+    def foreign(self, scenes: npt.NDArray[np.float16] | None) -> npt.NDArray[np.float64] | None:
+        """(N,) in 0 … 1, how far new images lie from those of the run, where that is known; above 0.5 = another product."""
+        return None if self.product is None or scenes is None else self.product(scenes.astype(np.float32))
 
     def recognize(
         self, parts: FeatureParts, regions: Sequence[Region], images: Sequence[ImageRecord]
@@ -190,7 +212,7 @@ class DiscoveryModel:
         chance = self.false_alarm_probability(parts, regions, images)
         if self.unknown is not None and self.classifier is not None and regions:
             alarms = chance <= self.config.detect.false_alarms
-            scores = np.where(alarms, self.unknown(self.classifier.space.transform(parts)), 0.0)
+            scores = np.where(alarms, self.unknown(self.classifier.space.blocks(parts)[0]), 0.0)
             probabilities[scores > 0.5] = np.nan
         return probabilities, scores, chance
 
@@ -206,7 +228,7 @@ class DiscoveryModel:
 
     def extractor(self, say: Say | None = None, network: TokenNetwork | None = None) -> Extractor:
         """For new images: the same range, crops and features as when it was fitted; network : instead of the backbone."""
-        encoder = make_encoder(network or self.vit(say), self.config)
+        encoder = make_encoder(network or self.vit(say), self.config, scenes=self.config.unknown.foreign_rate > 0)
         return Extractor(
             self.config, self.binarizer, encoder, None if self.false_alarms is None else self.false_alarms.scores
         )
@@ -216,8 +238,8 @@ class DiscoveryModel:
         tensors: dict[str, Any] = (
             self.classifier.tensors() if self.classifier else {"weight": np.zeros((0, 1), np.float32)}
         )
-        if self.unknown is not None:
-            tensors["reference"] = self.unknown.reference.astype(np.float16)
+        for known in (self.unknown, self.product):
+            tensors |= known.tensors() if known is not None else {}
         if self.false_alarms is not None:
             tensors |= {name: value.astype(np.float16) for name, value in self.false_alarms.tensors().items()}
         meta = {
@@ -231,7 +253,8 @@ class DiscoveryModel:
             "names": {str(k): name for k, name in self.names.items()},
             "classes": self.classes.tolist(),
             "highest": self.highest,
-            "unknown_limit": self.unknown.limit if self.unknown and np.isfinite(self.unknown.limit) else None,
+            "unknown": self.unknown.settings() if self.unknown else None,
+            "product": self.product.settings() if self.product else None,
         }
         return seal(tensors, {"anomalyncd": json.dumps(meta)})
 
@@ -254,13 +277,13 @@ class DiscoveryModel:
             classifier = Classifier.restore(tensors, meta["classifier"]) if meta["classifier"] else None
             binarizer = restore_binarizer(config, meta["binarizer"]) if meta["binarizer"] else None
             own_names = {int(k): name for k, name in meta["names"].items()}
-            classes, reference = np.array(meta["classes"], np.int64), tensors.pop("reference", None)
-            limit = np.inf if meta["unknown_limit"] is None else float(meta["unknown_limit"])
-            unknown = None if reference is None else UnknownScore(reference.astype(np.float32), limit)
+            classes = np.array(meta["classes"], np.int64)
+            unknown = UnknownScore.restore(tensors, meta["unknown"]) if meta["unknown"] else None
+            product = Product.restore(tensors, meta["product"]) if meta["product"] else None
             false_alarms = FalseAlarms.restore(tensors, meta["false_alarms"]) if meta["false_alarms"] else None
             model = cls(
                 config, classifier, binarizer, false_alarms, meta["learns_normal"], own_names, classes, unknown,
-                meta["highest"],
+                meta["highest"], product,
             )  # fmt: skip
         except RunError:
             raise
@@ -271,17 +294,6 @@ class DiscoveryModel:
         if names:
             model.names |= {k: name for k, name in read_names(folder).items() if k in model.names}
         return model
-
-
-def read_names(folder: Path) -> dict[int, str]:
-    """Label → name that people gave to a class, from classes.json; empty where there is no such file."""
-    path = RunFolder(folder).place(CLASS_NAMES)
-    if not path.exists():
-        return {}
-    try:
-        return {int(label): str(name) for label, name in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise RunError(f'{path}: expected names of classes as {{"1": "dent"}} ({error}).') from error
 
 
 def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
@@ -297,9 +309,9 @@ def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
     return vit.to(choose_device(config.device)).eval()
 
 
-def make_encoder(network: TokenNetwork, config: Config) -> RegionEncoder:
-    """Features as configured."""
+def make_encoder(network: TokenNetwork, config: Config, *, scenes: bool = False) -> RegionEncoder:
+    """Features as configured; scenes : of whole images too."""
     return RegionEncoder(
         network, config.features, input_size=config.model.input_size, image_size=config.model.image_size,
-        batch_size=config.batch_size, train_last_block=config.learn.train_last_block,
+        batch_size=config.batch_size, train_last_block=config.learn.train_last_block, scenes=scenes,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..errors import DataError
-from ..labels import default_name
+from ..labels import NOT_THIS_PRODUCT, default_name
 from ..learn.classifier import FeatureParts
 from ..learn.cluster import centres
 from ..learn.refine import refine
@@ -86,6 +86,7 @@ class RunState:
 
     store : its images and regions; features : as the trained network sees the regions
     labels : (R,) int as in regions.csv; fixed : (R,) bool, decided by a person
+    outside : (N,) bool, images that do not show the product
     truth : id → class by folder, and manifest : manifest.csv, which are only carried along
     """
 
@@ -94,6 +95,7 @@ class RunState:
     features: FeatureParts
     labels: npt.NDArray[np.int64]
     fixed: npt.NDArray[np.bool_]
+    outside: npt.NDArray[np.bool_]
     truth: dict[str, str]
     manifest: pd.DataFrame
 
@@ -103,7 +105,9 @@ class RunState:
         fixed = np.zeros(len(run.regions), bool)
         fixed[[run.rows[key] for key in run.corrections if key in run.rows]] = True
         labels = run.regions["label"].to_numpy(np.int64)
-        return cls(run.model, run.store, run.features, labels, fixed, run.truth, run.manifest)
+        foreign = set(run.images["image"][(run.images["label"] < 0) & (run.images["class_name"] == NOT_THIS_PRODUCT)])
+        outside = np.array([record.id in foreign for record in run.store.images], bool)
+        return cls(run.model, run.store, run.features, labels, fixed, outside, run.truth, run.manifest)
 
     @property
     def regions(self) -> list[Region]:
@@ -121,16 +125,18 @@ def learn_again(
 ) -> tuple[dict[str, bytes], npt.NDArray[np.int64]]:
     """Heads for the wanted classes (R,), and the files of the run that follow, with the classes (R,) that they hold.
 
-    Regions of class −1 are of an unknown kind and stay so.
+    Regions of class −1 are of an unknown kind and stay so; an image of which a region has a class does show the product.
     """
-    model = state.model
+    model, outside = state.model, state.outside.copy()
+    outside[[region.index for region, label in zip(state.regions, wanted, strict=True) if label >= 0]] = False
     if model.classifier is not None and state.regions:
         _learn_heads(state, wanted, fixed)
     model.names = {k: names.get(k, model.names.get(k, default_name(k))) for k in model.classes.tolist()}
     held = {key: int(wanted[place]) for key, place in state.row.items() if fixed[place]}
     result, files = classify_stored(
-        model, state.store, state.features, state.manifest, truth=state.truth, fixed=held, unknown=wanted < 0
-    )
+        model, state.store, state.features, state.manifest, truth=state.truth, fixed=held, unknown=wanted < 0,
+        outside=outside,
+    )  # fmt: skip
     decided = to_csv(result.regions.loc[fixed, ["image", "region", "label"]]).encode()
     return {MODEL_FILE: model.pack(), CORRECTIONS: decided, **files}, result.regions["label"].to_numpy(np.int64)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..assign.images import image_classes, merge_regions
-from ..labels import NORMAL, UNKNOWN, default_name
+from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
 from ..regions.find import Region
 from ..regions.records import ImageRecord
@@ -47,6 +47,8 @@ def assign(
     unknown: npt.NDArray[np.float64] | None = None,
     chance: npt.NDArray[np.float64] | None = None,
     truth: Mapping[str, str | None] | None = None,
+    foreign: npt.NDArray[np.float64] | None = None,
+    outside: npt.NDArray[np.bool_] | None = None,
 ) -> Assignment:
     """Merge region classes into image classes (paper Sec. 3.4).
 
@@ -60,12 +62,17 @@ def assign(
     unknown : (R,) in 0 … 1, how far each region lies from those that were fitted; an image has its largest
     chance : (R,) in 0 … 1, how likely a normal image has something as suspicious; an image has its smallest
     truth : id → class by folder, only copied into the table
+    foreign : (N,) in 0 … 1, how far each image lies from those that were fitted
+    outside : (N,) bool, images that do not show the product: they and their regions are of no class (label −1)
     """
     classes, names, config = model.classes, model.names, model.config.merge
+    readable = np.array([not record.error for record in images], bool)
     images = [record for record in images if not record.error]
+    far = np.zeros(len(images)) if foreign is None else foreign[readable]
+    is_outside = np.zeros(len(images), bool) if outside is None else outside[readable]
     position = {record.index: row for row, record in enumerate(images)}
     of_image = np.array([position[region.index] for region in regions], dtype=np.int64)
-    nothing: npt.NDArray[np.bool_] = np.asarray(np.isnan(region_probabilities).any(axis=1))
+    nothing: npt.NDArray[np.bool_] = np.isnan(region_probabilities).any(axis=1) | is_outside[of_image]
     known = np.where(nothing[:, None], 0.0, region_probabilities)
     region_labels = np.where(nothing, UNKNOWN, classes[known.argmax(axis=1)]).astype(np.int64)
     region_best = known.max(axis=1, initial=0.0)
@@ -77,7 +84,7 @@ def assign(
     has_region = np.zeros(len(images), dtype=bool)
     has_region[of_image] = True
     if NORMAL in classes:
-        probabilities[~has_region, classes.tolist().index(NORMAL)] = 1.0
+        probabilities[~has_region & ~is_outside, classes.tolist().index(NORMAL)] = 1.0
     labels = np.where(probabilities.max(axis=1) > 0, classes[probabilities.argmax(axis=1)], UNKNOWN).astype(np.int64)
     far_off = np.zeros(len(regions)) if unknown is None else unknown
     image_unknown = np.zeros(len(images))
@@ -89,16 +96,20 @@ def assign(
         own = model.false_alarms.scores.probability([record.score for record in images])
         image_alarm = np.where(has_region, image_alarm, own)
     found = image_classes(region_labels, region_best, of_image, len(images))
+    called = [NOT_THIS_PRODUCT if out else default_name(UNKNOWN) for out in is_outside]  # where no class is named
 
     image_table = pd.DataFrame(
         {
             "image": [r.id for r in images],
             "label": labels,
-            "class_name": [names.get(k, default_name(UNKNOWN)) for k in labels.tolist()],
+            "class_name": [names.get(k, name) for k, name in zip(labels.tolist(), called, strict=True)],
             "probability": probabilities.max(axis=1).round(DIGITS),
-            "classes": [";".join(map(str, f)) if f else "0" for f in found],
+            "classes": [
+                ";".join(map(str, f)) if f else str(min(k, 0)) for f, k in zip(found, labels.tolist(), strict=True)
+            ],
             "n_regions": [r.n_regions for r in images],
             "unknown": image_unknown.round(DIGITS),
+            "foreign": far.round(DIGITS),
             "false_alarm": image_alarm.round(DIGITS),
             **{f"p_{k}": probabilities[:, column].round(DIGITS) for column, k in enumerate(classes.tolist())},
         }
@@ -111,7 +122,7 @@ def assign(
         region_table = region_table.astype({name: _kind(name) for name in REGION_COLUMNS[:11]})
     region_table["label"] = region_labels
     region_table["class_name"] = pd.Series(
-        [names.get(k, default_name(UNKNOWN)) for k in region_labels.tolist()], dtype="str"
+        [names.get(k, called[image]) for k, image in zip(region_labels.tolist(), of_image, strict=True)], dtype="str"
     )
     region_table["probability"] = region_best.round(DIGITS)
     region_table["unknown"] = far_off.round(DIGITS)
@@ -147,15 +158,16 @@ def classify_stored(
     truth: Mapping[str, str],
     fixed: Mapping[Key, int],
     unknown: npt.NDArray[np.bool_] | None = None,
+    outside: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Assignment, dict[str, bytes]]:
-    """Classes of the images of a run: what `discover`, `relearn` and `update` end with. The unknown score is fitted anew.
+    """Classes of the images of a run: what `discover`, `relearn` and `update` end with. What is known is fitted anew.
 
     Parameters
     ----------
     store, features : the regions of the run, and their features as the trained network sees them
     rows : manifest.csv; truth : id → class by folder, only copied into the table
     fixed : (image, region) → class that a person decided on
-    unknown : (R,) bool, regions that are of no class
+    unknown : (R,) bool, regions that are of no class; outside : (N,) bool, images that do not show the product
 
     Returns
     -------
@@ -163,6 +175,7 @@ def classify_stored(
     """
     regions = store.regions
     distances = model.fit_unknown(features, regions, None if unknown is None else ~unknown)
+    foreign = model.fit_product(store.scenes, None if outside is None else ~outside)
     probabilities = model.region_probabilities(features, regions, store.images)
     for row, region in enumerate(regions):
         if (label := fixed.get((region.image, region.region))) is not None:
@@ -170,7 +183,7 @@ def classify_stored(
     if unknown is not None:
         probabilities[unknown] = np.nan
     chance = model.false_alarm_probability(features, regions, store.images)
-    result = assign(store.images, regions, probabilities, model, distances, chance, truth)
+    result = assign(store.images, regions, probabilities, model, distances, chance, truth, foreign, outside)
     result.regions["crop"] = [store.crop_name(region) for region in regions]
     outliers, tree = _neighbourhood(model, features, result.regions)
     files = result_files(result.images, result.regions, outliers, rows, model.names)

@@ -10,14 +10,12 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.cluster.hierarchy import fcluster, linkage
 
-from ..assign.unknown import fit_unknown
+from ..assign.new_kinds import open_classes
 from ..checksums import stable_hash
 from ..data.dataset import Dataset, Sample
 from ..errors import DataError
 from ..labels import UNKNOWN
-from ..learn.features import FeatureSpace
 from ..progress import Silent
 from ..regions.extract import Extracted, is_readable
 from ..regions.records import report_files
@@ -30,9 +28,6 @@ from .maps import write_maps
 from .model import DiscoveryModel
 from .relearn import Move, RunState, learn_again
 
-MOST = 0.75  # of a group
-SUSPECTS = 0.2  # share of known regions as far off as a new one must be to make a new class with others
-
 
 @dataclass(frozen=True)
 class Update:
@@ -43,6 +38,7 @@ class Update:
     unknown : regions that are of no class, old and new
     moved : regions that were there before and are of another class now
     skipped : id → why a file could not be read
+    foreign : ids of images that do not show the product: they have label −1 and open no class
     """
 
     n_images: int
@@ -52,6 +48,7 @@ class Update:
     unknown: int = 0
     moved: list[Move] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
 
 
 def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, device: str = "auto") -> Update:
@@ -59,7 +56,7 @@ def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, de
 
     New regions get classes as `predict` gives them. Those of an unknown kind are grouped; a group of at least
     `unknown.group` regions becomes a class of its own, the others stay unknown until more like them come. Then the heads
-    learn again, with all classes that are there as a start.
+    learn again, with all classes that are there as a start. Images that do not show the product have no say in any of it.
 
     Parameters
     ----------
@@ -73,14 +70,14 @@ def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, de
         _check(model, inputs)
         samples, known = _new_samples(run, state, inputs)
         if not samples:
-            return Update(0, 0, known, unknown=int((state.labels < 0).sum()))
+            return Update(0, 0, known, unknown=_n_unknown(state, state.labels))
         n_images, before, classes = len(state.store.images), state.labels, set(model.classes.tolist())
         if inputs.is_bare:
             samples = _with_maps(folder, model, n_images, samples, progress)
         store = _extract(folder, model, n_images, samples, progress)
         skipped = report_files(store.images[n_images:], progress)
         larger = _joined(state, store, samples)
-        wanted = open_classes(larger, len(before))
+        wanted = _with_new_classes(larger, len(before))
         files, labels = learn_again(larger, wanted, larger.fixed, model.names)
         folder.commit(
             {**files, STAGES: folder.stages_with(UPDATE, stable_hash([record.id for record in store.images]))}
@@ -91,8 +88,19 @@ def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, de
         for region, was, now in zip(store.regions, before.tolist(), labels.tolist(), strict=False)
         if was != now
     ]
+    foreign = [record.id for record, out in zip(store.images, larger.outside, strict=True) if out][
+        int(state.outside.sum()) :
+    ]
     return Update(
-        len(samples) - len(skipped), len(labels) - len(before), known, opened, int((labels < 0).sum()), moved, skipped
+        len(samples) - len(skipped), len(labels) - len(before), known, opened, _n_unknown(larger, labels), moved,
+        skipped, foreign,
+    )  # fmt: skip
+
+
+def _n_unknown(state: RunState, labels: npt.NDArray[np.int64]) -> int:
+    """Regions of no class, but those of images that do not show the product."""
+    return sum(
+        label < 0 and not state.outside[region.index] for region, label in zip(state.regions, labels, strict=True)
     )
 
 
@@ -166,69 +174,34 @@ def _joined(state: RunState, store: RegionStore, samples: Sequence[Sample]) -> R
     model, n_images, n_regions = state.model, len(state.store.images), len(state.regions)
     new, parts = store.regions[n_regions:], {name: values[n_regions:] for name, values in store.parts.items()}
     probabilities, *_ = model.recognize(parts, new, store.images)
-    nothing = np.isnan(probabilities).any(axis=1)
+    outside, foreign = np.zeros(len(store.images), bool), model.foreign(store.scenes)
+    outside[:n_images] = state.outside
+    if foreign is not None:
+        outside[n_images:] = foreign[n_images:] > 0.5
+    nothing = np.isnan(probabilities).any(axis=1) | outside[[region.index for region in new]]
     labels = np.where(nothing, UNKNOWN, model.classes[np.nan_to_num(probabilities).argmax(axis=1)])
     rows = manifest(store.images[n_images:], samples, store.run.path)
     return RunState(
         model, store, store.parts, np.concatenate([state.labels, labels.astype(np.int64)]),
-        np.concatenate([state.fixed, np.zeros(len(new), bool)]),
+        np.concatenate([state.fixed, np.zeros(len(new), bool)]), outside,
         state.truth | {sample.id: sample.label for sample in samples if sample.label is not None},
         pd.concat([state.manifest, rows], ignore_index=True),
     )  # fmt: skip
 
 
-def open_classes(state: RunState, n_before: int) -> npt.NDArray[np.int64]:
+def _with_new_classes(state: RunState, n_before: int) -> npt.NDArray[np.int64]:
     """Classes (R,) of all regions, where those that are far off and alike have new numbers.
 
-    One region must be very far off to be called unknown; several that are alike need less: new ones count from where a
-    fifth of the run's own regions lie. Average linkage, by features from which the mean of all regions was taken off:
-    there, groups whose cosine is below 0 in the mean have nothing in common. Groups that are too small, or nearer to known
-    regions than to themselves, keep the classes they had, or −1.
-
-    Parameters
-    ----------
     n_before : regions that were in the run already; behind them are the new ones
     """
-    model, labels = state.model, state.labels.copy()
+    model, labels = state.model, state.labels
     assert model.classifier is not None
     if not model.config.unknown.false_rate:
         return labels
-    apart = (labels < 0) | (_suspicion(state, n_before) > 0.5)
-    places = np.flatnonzero(apart)
-    if len(places) < max(model.config.unknown.group, 2):
-        return labels
-    space = FeatureSpace(model.classifier.space.weights).fit(state.features, center=not apart.all())
-    features = space.transform(state.features)
-    known = features[:n_before][labels[:n_before] >= 0]
-    groups = fcluster(linkage(features[places], "average", metric="cosine"), 1.0, "distance")
-    following = max(int(labels.max()), model.highest) + 1
-    sizes = np.bincount(groups)
-    for group in np.argsort(-sizes, kind="stable"):  # the largest gets the lowest number
-        members = places[groups == group]
-        if sizes[group] >= model.config.unknown.group and _is_kind(features[members], known):
-            labels[members] = following
-            following += 1
-    return labels
-
-
-def _suspicion(state: RunState, n_before: int) -> npt.NDArray[np.float64]:
-    """Unknown scores (R,) that a fifth of the run's own regions exceed; 0 for these themselves and for false alarms."""
-    assert state.model.classifier is not None
-    features = state.model.classifier.space.transform(state.features)
     images = np.array([region.index for region in state.regions])
-    known = np.flatnonzero(state.labels[:n_before] >= 0)
-    wary, _ = fit_unknown(features[known], images[known], SUSPECTS)
-    scores = np.zeros(len(features))
-    scores[n_before:] = wary(features[n_before:])
-    chance = state.model.false_alarm_probability(state.features, state.regions, state.store.images)
-    scores[chance > state.model.config.detect.false_alarms] = 0
-    return scores
-
-
-def _is_kind(members: npt.NDArray[np.float32], known: npt.NDArray[np.float32]) -> bool:
-    """Whether most of a group are more like another of it than like anything known; others are odd ones of known kinds."""
-    if not len(known):
-        return True
-    own = members @ members.T
-    np.fill_diagonal(own, -1)
-    return bool((own.max(axis=1) > (members @ known.T).max(axis=1)).mean() >= MOST)
+    chance = model.false_alarm_probability(state.features, state.regions, state.store.images)
+    silent = (chance > model.config.detect.false_alarms) | state.outside[images]
+    blocks, weights = model.classifier.space.blocks(state.features)
+    return open_classes(
+        blocks, weights, images, labels, n_before, silent, model.config.unknown.group, above=model.highest
+    )

@@ -30,7 +30,7 @@ from .target import MARKER
 
 IMAGE_COLUMNS = (
     "image", "file", "width", "height", "label", "class_name", "probability", "classes", "n_regions", "unknown",
-    "false_alarm", "true_label",
+    "foreign", "false_alarm", "true_label",
 )  # fmt: skip
 CROWD = 1  # COCO: 0 where the segmentation is a list of polygons, 1 where it is run lengths
 # Label Studio: names of the controls, in the interface and in each result.

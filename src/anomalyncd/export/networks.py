@@ -140,12 +140,14 @@ def export_networks(
 def _network(run: FinishedRun, vit: MaskGuidedViT) -> tuple[NetworkInfo, Writers]:
     """The graphs that the run's features need."""
     features, size = run.model.config.features, run.model.config.model.input_size
-    blocks = run.model.extractor(network=vit).encoder.blocks
+    encoder = run.model.extractor(network=vit).encoder
+    blocks = encoder.blocks
     own = {name: getattr(vit, name) for name in ("n_blocks", "width", "patch_size", "mask_threshold", "keep_thin")}
     writers: Writers = {}
     if features.class_token:
         writers["guided"] = lambda path: onnx.write_guided(path, vit, blocks if features.patches else (), size)
-    if (features.patches and not features.class_token) or features.image:  # crops and whole images differ in size
+    # Crops and whole images differ in size.
+    if (features.patches and not features.class_token) or features.image or encoder.scenes:
         writers["patches"] = lambda path: onnx.write_grid(path, vit, blocks)
     return NetworkInfo(grid=onnx.trained_grid(vit), blocks=blocks, **own), writers
 
@@ -220,7 +222,8 @@ def calibration_samples(
         found["guided"] = [{"images": crop, "keep": kept_patches(mask, grid, **how)} for crop, mask in crops]
     if "patches" in graphs:
         pictures = [crop for crop, _ in crops] if features.patches and "guided" not in graphs else []
-        for file in _spread([file for file in files if file.is_file() and features.image], MOST_IMAGES):
+        seen = features.image or run.config.unknown.foreign_rate
+        for file in _spread([file for file in files if file.is_file() and seen], MOST_IMAGES):
             with suppress(BadFileError):
                 pictures.append(shrink(read_image(file), run.config.model.image_size)[None])
         found["patches"] = [grid_inputs(picture, network.patch_size, network.grid) for picture in pictures]
@@ -228,7 +231,7 @@ def calibration_samples(
 
 
 def fit_unknown_again(run: FinishedRun, network: TokenNetwork, progress: Silent) -> bool:
-    """Fit `run.model.unknown` to the run's own regions as `network`, which is rounded, describes them.
+    """Fit what `run.model` knows to the run's own regions and their images as `network`, which is rounded, describes them.
 
     It moves all regions a little away from where the exact one saw them. Classes bear that, but a limit that a share of
     known regions barely keeps does not: measured against the old places, more of them would be unknown.
@@ -242,6 +245,7 @@ def fit_unknown_again(run: FinishedRun, network: TokenNetwork, progress: Silent)
     extract = model.extractor(network=network)
     regions: list[Region] = []
     parts: dict[str, list[npt.NDArray[Any]]] = {}
+    scenes: list[npt.NDArray[np.float16]] = []
     with progress.task("Unknown score", len(names)) as advance:
         for start in range(0, len(names), AT_ONCE):
             some = names[start : start + AT_ONCE]
@@ -249,6 +253,7 @@ def fit_unknown_again(run: FinishedRun, network: TokenNetwork, progress: Silent)
             regions += found.regions
             for name, values in found.parts.items():
                 parts.setdefault(name, []).append(values)
+            scenes += [] if found.scenes is None else [found.scenes]
             advance(len(some))
     keys = [(region.image, region.region) for region in regions]
     if len({name for name, _ in keys}) * 2 < len(names) or any(key not in run.rows for key in keys):
@@ -258,6 +263,7 @@ def fit_unknown_again(run: FinishedRun, network: TokenNetwork, progress: Silent)
     regions = [replace(region, index=place[region.image]) for region in regions]
     known = np.array([labels[run.rows[key]] >= 0 for key in keys])
     model.fit_unknown({name: np.concatenate(values) for name, values in parts.items()}, regions, known)
+    model.fit_product(np.concatenate(scenes) if scenes else None)
     return True
 
 

@@ -25,6 +25,7 @@ Flags = npt.NDArray[np.bool_]
 Pictures = npt.NDArray[np.uint8]
 
 CROP_PARTS = ("class_token", "patches")  # seen in the crop; the others in the whole image
+SCENES = "scenes"  # of whole images, beside the parts of regions
 # Share of the way from the typical patch of an image to its peak over which a patch loses a factor e: the typical one then
 # has about a thousandth of the peak's weight, so that a thousand of them do not drown it.
 PEAK_SHARE = 0.15
@@ -54,7 +55,8 @@ class CropBatch:
     """Regions as pictures.
 
     crops : (R, S, S, 3) uint8, and masks : (R, S, S) bool
-    contexts : (I, T, T, 3) uint8, the whole images, and context_masks : (R, T, T) float32 0 … 1, the region in its image
+    contexts : (I, T, T, 3) uint8, the whole images, also such without a region where their scenes are wanted
+    context_masks : (R, T, T) float32 0 … 1, the region in its image
     image_of : (R,) int, the row of `contexts` that a region lies in
     crop_maps : (R, S, S) and context_maps : (I, T, T) float32 0 … 1, the anomaly map in the same frames; None without maps,
         the former also where no part needs them
@@ -82,6 +84,7 @@ class RegionEncoder:
     input_size, image_size : side in pixels of crops and of whole images as the network sees them, whole patches
     batch_size : pictures in one pass
     train_last_block : whether the last block is learned, so that its patch tokens would not stay what they are
+    scenes : whether whole images are described too, such without a region included
     """
 
     def __init__(
@@ -93,13 +96,18 @@ class RegionEncoder:
         image_size: int = 336,
         batch_size: int = 16,
         train_last_block: bool = False,
+        scenes: bool = False,
     ) -> None:
         self.network = network
+        self.scenes = scenes
         self.config = config
         self.input_size = input_size
         self.batch_size = batch_size
         side = network.patch_size[0]
-        for name, size in {"input_size": input_size, **({"image_size": image_size} if config.image else {})}.items():
+        for name, size in {
+            "input_size": input_size,
+            **({"image_size": image_size} if config.image or scenes else {}),
+        }.items():
             if size % side:
                 raise SettingsError(
                     f"model.{name} must be a multiple of {side}, the patch size of this backbone, but got {size}: "
@@ -114,12 +122,18 @@ class RegionEncoder:
     def encode(self, batch: CropBatch) -> dict[str, npt.NDArray[np.float16]]:
         """Each wanted part of each region in each dihedral view: name → (R, V, L, C) float16 unit vectors.
 
-        L is the number of blocks, and 1 for the class token.
+        L is the number of blocks, and 1 for the class token. Where there is no region, there is no part. Where scenes are
+        wanted, `scenes` is (I, C), a unit vector for each whole image: the mean of its patch tokens after the lowest of the
+        blocks, which a defect changes less than the last one, and another camera, light or focus more.
         """
-        parts = self.encode_crops(batch.crops, batch.masks, batch.crop_maps)
-        if self.config.image:
-            parts["image"] = self._images(batch.contexts, batch.image_of, self._image_weights(batch))
-        return parts
+        parts = self.encode_crops(batch.crops, batch.masks, batch.crop_maps) if len(batch) else {}
+        scenes = np.empty((len(batch.contexts), self.network.width), np.float32)
+        if self.config.image and len(batch):
+            parts["image"] = self._images(batch, scenes)
+        elif self.scenes:
+            for chunk in self._chunks(len(batch.contexts)):
+                scenes[chunk] = self._scenes(self.network.patches(batch.contexts[chunk], self.blocks))
+        return {**parts, SCENES: unit(scenes).astype(np.float16)} if self.scenes else parts
 
     def encode_crops(
         self, crops: Pictures, masks: Flags, maps: Values | None = None
@@ -145,19 +159,27 @@ class RegionEncoder:
                 found["patches"].append(weighted_mean(tokens, self._weights(masks, scores)))
         return {name: np.concatenate(values) for name, values in found.items() if values}
 
-    def _images(self, contexts: Pictures, image_of: npt.NDArray[np.int64], weights: Values) -> npt.NDArray[np.float16]:
-        """Tokens of whole images (I, T, T, 3), averaged with weights (R, P) of each region: (R, V, L, C)."""
+    def _images(self, batch: CropBatch, scenes: Values) -> npt.NDArray[np.float16]:
+        """Tokens of whole images, averaged with weights of each region: (R, V, L, C); their plain means go into `scenes`."""
+        contexts, image_of, weights = batch.contexts, batch.image_of, self._image_weights(batch)
         grids = weights.reshape(-1, *self._grid(contexts))  # pictures of one pixel a patch, which turn with the images
         views = []
         for view in range(self.config.views):
             found = np.empty((len(weights), len(self.blocks), self.network.width), np.float32)
             for chunk in self._chunks(len(contexts)):  # an image is looked at once for all its regions
                 tokens = self.network.patches(dihedral(contexts[chunk], view), self.blocks)
+                if not view:
+                    scenes[chunk] = self._scenes(tokens)
                 rows = np.flatnonzero((image_of >= chunk.start) & (image_of < chunk.stop))
-                turned = dihedral(grids[rows], view).reshape(len(rows), -1)
+                turned = dihedral(grids[rows], view).reshape(-1, weights.shape[1])
                 found[rows] = weighted_mean(tokens[image_of[rows] - chunk.start], turned)
             views.append(found)
         return _stacked(views)
+
+    def _scenes(self, tokens: Values) -> Values:
+        """(I, L, P, C) → (I, C)."""
+        mean: Values = tokens[:, self.blocks.index(min(self.blocks))].mean(axis=1)
+        return mean
 
     def _image_weights(self, batch: CropBatch) -> Values:
         """How much each patch of the whole image counts for a region, (R, P): by the map, but for the other regions of the
@@ -224,6 +246,16 @@ class FeatureSpace:
         """One unit vector a region, over all its views: name → (R, V, L, C) gives (R, D), D = sum of L·C over the parts."""
         averaged = {name: parts[name].astype(np.float32).mean(axis=1) for name in self.weights}
         return unit(self.join(averaged))
+
+    def blocks(self, parts: Mapping[str, Floats]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """What `transform` is made of, nothing taken off: (R, B, C), blocks of all parts; and their weights (B,), sum 1."""
+        averaged = [parts[name].astype(np.float32).mean(axis=1) for name in self.weights]
+        shares = [
+            [weight**2 / part.shape[1]] * part.shape[1]
+            for weight, part in zip(self.weights.values(), averaged, strict=True)
+        ]
+        weights = np.concatenate(shares).astype(np.float32)
+        return np.concatenate(averaged, axis=1), weights / weights.sum()
 
     def join(self, parts: Mapping[str, Floats]) -> npt.NDArray[np.float32]:
         """Weighted parts side by side: name → (…, L, C) gives (…, D); not scaled to length 1.

@@ -27,7 +27,7 @@ ENDINGS = {"regions": ".parquet", "images": ".parquet", SEALS: ".json"}  # folde
 LARGEST = 16 * SHARD  # images of a block; whole shards, so that the network sees the same batches as in one process
 ROWS = 65536  # at least so many are put into the final table at once
 _TEXT = frozenset({"image", "class_name", "classes", "true_label"})
-_FRACTIONS = frozenset({"area", "score", "probability", "unknown", "false_alarm"})
+_FRACTIONS = frozenset({"area", "score", "probability", "unknown", "foreign", "false_alarm"})
 
 
 @dataclass(frozen=True)

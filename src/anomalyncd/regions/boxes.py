@@ -80,7 +80,7 @@ def merge_squares(squares: Squares, distance: float) -> list[tuple[npt.NDArray[n
     groups = np.unique(near, axis=0).astype(np.float32)
     sizes, shared = groups.sum(axis=1), groups @ groups.T
     within = (shared == sizes[:, None]) & (sizes[:, None] < sizes)
-    order = np.lexsort((squares[:, 1], squares[:, 0]))
+    order = np.lexsort(squares.T[::-1])  # by x, then y, then side
     return [
         (np.flatnonzero(members), _grown(squares[order[members[order] > 0]].tolist()))
         for members in groups[~within.any(axis=1)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from ..assign.false_alarms import NEAR, NormalScores
+from ..assign.product import exposure
 from ..binarize.base import Binarizer
 from ..binarize.prepare import FloatMap, binarize_map, filled, note_on_map, prepare_map
 from ..config import Config
@@ -19,7 +21,7 @@ from ..data.images import read_image
 from ..data.maps import read_mask
 from ..errors import BadFileError
 from ..grid import top_mean
-from ..learn.features import CropBatch, RegionEncoder
+from ..learn.features import SCENES, CropBatch, RegionEncoder
 from .find import Region, cut, cut_map, find_regions, whole_region
 from .prefetch import prefetch
 from .records import ImageRecord
@@ -35,6 +37,8 @@ class Extracted:
     batch : their pictures, for the network
     parts : part name → (R, V, L, C) float16, as `RegionEncoder.encode` gives; none before the network has seen them
     masks : index of an image → its binary mask at map resolution
+    scenes : (I, C + 2) float16, a row for each of `images`, see `assign.product.Product`; NaN where one could not be read,
+        None where they are not wanted
     """
 
     images: list[ImageRecord]
@@ -42,6 +46,7 @@ class Extracted:
     batch: CropBatch | None = None
     parts: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
     masks: dict[int, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    scenes: npt.NDArray[np.float16] | None = None
 
 
 class Extractor:
@@ -89,19 +94,22 @@ class Extractor:
         record.n_regions = len(regions)
         if mask is not None:
             out.masks[index] = mask
-        if not regions:
+        if not regions and not self.encoder.scenes:
             return out
         config, image_size, size = self.config, image.shape[:2], self.config.model.image_size
-        alone = config.crop.merge == "boxes"
-        cuts = [cut(image, components, region, config.crop.size, alone=alone) for region in regions]
-        crops, masks = (np.stack(pictures) for pictures in zip(*cuts, strict=True))
-        context_masks = np.stack([shrink_map(np.isin(components, region.labels), size) for region in regions])
+        side, alone = config.crop.size, config.crop.merge == "boxes"
+        cuts = [cut(image, components, region, side, alone=alone) for region in regions]
+        crops = _stack([crop for crop, _ in cuts], (side, side, 3), np.uint8)
+        masks = _stack([own for _, own in cuts], (side, side), np.bool_)
+        inside = [shrink_map(np.isin(components, region.labels), size) for region in regions]
+        context_masks = _stack(inside, (size, size), np.float32)
         if config.has_normal and (mask is None or not mask.any()):  # learned although nothing was found
             masks[:], context_masks[:] = False, 0
         context_maps = None if values is None else shrink_map(values, size)[None]
         crop_maps = None
         if values is not None and config.features.focus:
-            crop_maps = np.stack([cut_map(values, image_size, region.square, config.crop.size) for region in regions])
+            own_maps = [cut_map(values, image_size, region.square, side) for region in regions]
+            crop_maps = _stack(own_maps, (side, side), np.float32)
         image_of = np.zeros(len(regions), np.int64)
         out.batch = CropBatch(crops, masks, shrink(image, size)[None], context_masks, image_of, crop_maps, context_maps)
         out.regions = [
@@ -118,6 +126,15 @@ class Extractor:
         if batches := [one.batch for one in prepared if one.batch is not None]:
             out.batch = _joined(batches)
             out.parts = self.encoder.encode(out.batch)
+        if self.encoder.scenes:
+            width = self.encoder.network.width
+            out.scenes = np.full((len(out.images), width + 2), np.nan, np.float16)
+            if out.batch is not None:
+                readable = [not record.error for record in out.images]
+                out.scenes[readable, :-2], out.scenes[readable, -2:] = (
+                    out.parts.pop(SCENES),
+                    exposure(out.batch.contexts),
+                )
         return out
 
     def _regions(
@@ -173,6 +190,11 @@ def solid(mask: npt.NDArray[np.bool_], erosion: int) -> npt.NDArray[np.bool_]:
     left = cv2.erode(mask.astype(np.uint8), np.ones((erosion, erosion), np.uint8))
     _, components = cv2.connectedComponents(mask.astype(np.uint8), connectivity=8)
     return np.isin(components, np.unique(components[left > 0]))
+
+
+def _stack(pictures: Sequence[npt.NDArray[Any]], shape: tuple[int, ...], kind: type[Any]) -> npt.NDArray[Any]:
+    """As np.stack, which needs at least one picture."""
+    return np.stack(pictures) if pictures else np.empty((0, *shape), kind)
 
 
 def _digest(crop: npt.NDArray[np.uint8], mask: npt.NDArray[np.bool_]) -> str:

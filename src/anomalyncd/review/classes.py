@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..checksums import stable_hash
 from ..errors import RunError
-from ..labels import NORMAL, UNKNOWN, default_name
+from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
 from ..learn.cluster import kmeans
 from ..run.finished import FinishedRun, Key
 from .action_log import Row
@@ -141,8 +141,8 @@ class CorrectedClasses:
         self.check_class(label)
         if label == UNKNOWN:
             raise ConflictError("What is unknown has no name: move its regions to a class and name that.")
-        if name.casefold() == default_name(UNKNOWN):
-            raise ConflictError("The name “unknown” means regions of no class: choose another.")
+        if name.casefold() in (default_name(UNKNOWN), NOT_THIS_PRODUCT):
+            raise ConflictError(f"The name “{name.casefold()}” means regions of no class: choose another.")
         for other, taken in self.names.items():
             if other != label and taken.casefold() == name.casefold():
                 raise ConflictError(

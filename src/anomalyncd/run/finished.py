@@ -19,7 +19,7 @@ from ..data.gather import Sources
 from ..data.images import read_image
 from ..data.maps import StackRow, read_map, read_mask
 from ..discovery.classify import Predictor
-from ..discovery.model import DiscoveryModel, read_names
+from ..discovery.model import DiscoveryModel
 from ..errors import BadFileError, RunError
 from ..labels import UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
@@ -37,6 +37,7 @@ from .folder import (
     REGIONS_TABLE,
     TREE,
     RunFolder,
+    read_names,
 )
 from .store import RegionStore, file_stem, read_crop
 from .tables import read_csv

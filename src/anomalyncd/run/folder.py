@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import RunError
 
-FORMAT = 6  # of all that a run folder holds; raised when a run of before cannot be read any more
+FORMAT = 7  # of all that a run folder holds; raised when a run of before cannot be read any more
 FORMAT_KEY = "format"  # under which stages.json has it
 PARTIAL = ".partial"  # ending of a file or folder that is not whole yet
 STAGES = "stages.json"  # there from the first moment on, so it also tells a run folder from any other
@@ -315,3 +315,14 @@ def _create(path: Path, data: bytes, *, becomes: Path | None = None) -> None:
         with suppress(OSError):
             path.unlink()  # on a full disk every byte counts
         raise
+
+
+def read_names(folder: Path) -> dict[int, str]:
+    """Label → name that people gave to a class, from classes.json; empty where there is no such file."""
+    path = RunFolder(folder).place(CLASS_NAMES)
+    if not path.exists():
+        return {}
+    try:
+        return {int(label): str(name) for label, name in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise RunError(f'{path}: expected names of classes as {{"1": "dent"}} ({error}).') from error

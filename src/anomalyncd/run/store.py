@@ -19,6 +19,7 @@ from ..data.dataset import Sample
 from ..data.layouts import stem_of
 from ..errors import RunError
 from ..learn.classifier import FeatureParts
+from ..learn.features import SCENES
 from ..regions.extract import Extracted, Extractor, is_readable
 from ..regions.find import Region
 from ..regions.records import ImageRecord
@@ -46,6 +47,7 @@ class RegionStore:
         self.images: list[ImageRecord] = []
         self.regions: list[Region] = []
         self.parts: dict[str, npt.NDArray[np.float16]] = {}
+        self.scenes: npt.NDArray[np.float16] | None = None
         self.n_shards = 0
 
     def fill(
@@ -54,13 +56,20 @@ class RegionStore:
         make_extractor: Callable[[], Extractor],
         key: str,
         on_images: Callable[[int], None],
+        *,
+        scenes: bool = False,
     ) -> RegionStore:
-        """Extract what is not there yet, is damaged, or was not readable before; and load all the rest."""
+        """Extract what is not there yet, is damaged, or was not readable before; and load all the rest.
+
+        scenes : whether the extractor describes whole images too, and what was stored without must be extracted again
+        """
         self.run.start(self.stage, key, self.tokens, self.crops, self.masks)
         shards: list[Extracted] = []
         extractor = None
         for number, start in enumerate(range(0, len(items), SHARD)):
             shard = self._read(number, with_pictures=True)
+            if shard is not None and scenes and shard.scenes is None:
+                shard = None
             if shard is None or any(record.error and is_readable(items[record.index]) for record in shard.images):
                 extractor = extractor or make_extractor()
                 shard = extractor(items[start : start + SHARD], first_index=start)
@@ -84,7 +93,7 @@ class RegionStore:
 
     def extend(self, shards: Iterable[Extracted]) -> RegionStore:
         """Store more images behind those that were read."""
-        all_shards = [Extracted(self.images, self.regions, parts=self.parts)]
+        all_shards = [Extracted(self.images, self.regions, parts=self.parts, scenes=self.scenes)]
         for found in shards:
             self._write_pictures(found)
             self.run.write(self._shard(self.n_shards), _pack(found))
@@ -98,6 +107,9 @@ class RegionStore:
         self.regions = [record for shard in shards for record in shard.regions]
         names = dict.fromkeys(name for shard in shards for name in shard.parts)
         self.parts = {name: np.concatenate([s.parts[name] for s in shards if name in s.parts]) for name in names}
+        seen = [shard.scenes for shard in shards if shard.scenes is not None]
+        whole = [shard.scenes is not None or not shard.images for shard in shards]
+        self.scenes = np.concatenate(seen) if seen and all(whole) else None
         return self
 
     def _read(self, number: int, *, with_pictures: bool = False) -> Extracted | None:
@@ -106,9 +118,10 @@ class RegionStore:
         try:
             parts, notes = unseal(path)
             parts.pop("none", None)
+            scenes = parts.pop(SCENES, None)
             records = json.loads(notes["records"])
             images = [ImageRecord(**row) for row in records["images"]]
-            found = Extracted(images, [_region(row) for row in records["regions"]], parts=parts)
+            found = Extracted(images, [_region(row) for row in records["regions"]], parts=parts, scenes=scenes)
             masked = set(records.get("masks", ()))
             names = [self.mask_name(record) for record in images if record.index in masked]
             names += [
@@ -229,7 +242,8 @@ def _is_plain(part: str) -> bool:
 def _pack(found: Extracted) -> bytes:
     regions = [{name: value for name, value in vars(r).items() if name != "labels"} for r in found.regions]
     records = {"images": [vars(r) for r in found.images], "regions": regions, "masks": sorted(found.masks)}
-    tensors: dict[str, Any] = dict(found.parts) or {"none": np.zeros(1, np.float16)}
+    tensors: dict[str, Any] = dict(found.parts) | ({} if found.scenes is None else {SCENES: found.scenes})
+    tensors = tensors or {"none": np.zeros(1, np.float16)}
     return seal(tensors, {"records": json.dumps(records)})
 
 

@@ -29,7 +29,7 @@ REQUIRED = {
 WHOLE_NUMBERS = (
     "region", "label", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "n_regions",
 )  # fmt: skip
-NUMBERS = ("area", "score", "probability", "unknown", "false_alarm")
+NUMBERS = ("area", "score", "probability", "unknown", "foreign", "false_alarm")
 
 
 def result_files(

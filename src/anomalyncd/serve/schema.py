@@ -88,11 +88,12 @@ class ImageAnswer(BaseModel):
     name: str
     width: int = Field(ge=1)
     height: int = Field(ge=1)
-    label: int = Field(ge=-1, description="0 normal, 1 … defect classes, −1 unknown")
+    label: int = Field(ge=-1, description="0 normal, 1 … defect classes, −1 unknown, or not this product")
     class_name: str
     probability: Share = Field(description="of that class; 0 where unknown")
     probabilities: dict[str, Share] = Field(description="label → probability of every class; all 0 where unknown")
     unknown: Share = Field(description="the largest of its regions")
+    foreign: Share = Field(description="how far it lies from all images of the run; above 0.5 it is not this product")
     false_alarm: Share = Field(description=FALSE_ALARM)
     regions: list[RegionAnswer]
     note: str = Field(description="what is odd about its map; mostly empty")
@@ -113,7 +114,8 @@ class PredictAnswer(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"images": [
         {
             "name": "part-17.png", "width": 640, "height": 480, "label": 2, "class_name": "scratch", "probability": 0.97,
-            "probabilities": {"0": 0.01, "1": 0.02, "2": 0.97}, "unknown": 0.12, "false_alarm": 0.001, "note": "",
+            "probabilities": {"0": 0.01, "1": 0.02, "2": 0.97}, "unknown": 0.12, "foreign": 0.2, "false_alarm": 0.001,
+            "note": "",
             "regions": [{
                 "box": {"x": 210, "y": 96, "width": 2, "height": 3}, "area": 5.0, "score": 0.88, "label": 2,
                 "class_name": "scratch", "probability": 0.97, "unknown": 0.12, "false_alarm": 0.001,

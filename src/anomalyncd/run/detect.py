@@ -13,17 +13,17 @@ from ..config import Config
 from ..data.dataset import Dataset
 from ..data.gather import gather_normal
 from ..data.layouts import stem_of
+from ..discovery.maps import make_maps
 from ..errors import DataError, SettingsError
 from ..model.device import choose_device
 from ..progress import Silent
 from ..regions.records import ImageRecord, report_files
-from ..run.evaluate import DetectionScores, evaluate_maps
-from ..run.folder import IMAGES_TABLE, LOG, MAPS, METRICS, SCORES, RunFolder
-from ..run.log import logging_to
-from ..run.stages import Stages
-from ..run.store import are_mirrored
-from ..run.tables import to_csv
-from .maps import make_maps
+from .evaluate import DetectionScores, evaluate_maps
+from .folder import IMAGES_TABLE, LOG, MAPS, METRICS, SCORES, RunFolder
+from .log import logging_to
+from .stages import Stages
+from .store import are_mirrored
+from .tables import to_csv
 
 
 @dataclass(frozen=True)
