@@ -39,6 +39,10 @@ def discover(
     backbone: opt.Backbone = None,
     device: opt.DeviceOrSetting = None,
     settings: opt.Set = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Learn anew even where people named or corrected classes; OUT/kept has a copy."),
+    ] = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Find defect classes in IMAGES and write a run folder."""
@@ -76,7 +80,7 @@ def discover(
             f"{len(dataset)} images, {without} of them without a mask file: "
             + ("taken as normal." if model.has_normal else "taken whole.")
         )
-    model.fit(dataset, base=base, detector=detector, normal=normal, normal_maps=normal_maps, run=out)
+    model.fit(dataset, base=base, detector=detector, normal=normal, normal_maps=normal_maps, run=out, force=force)
     show_run(model, dataset.samples, out, progress)
 
 

@@ -7,11 +7,32 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from ..errors import DataError
+from ..errors import DataError, WrongTypeError
 from .images import IMAGE_SUFFIXES, OTHER_IMAGE_SUFFIXES
 
 _MTD_FILE = re.compile(r"MT_([^/]+)/Imgs/[^/]+")
 _N_NAMED = 5  # files that a message names before it only counts
+
+
+def path_of(value: object, what: str) -> Path:
+    """The path that a caller gave as `what`.
+
+    Examples
+    --------
+    >>> path_of(None, "images")
+    Traceback (most recent call last):
+    anomalyncd.errors.WrongTypeError: images: expected a path, but got NoneType.
+    """
+    if not isinstance(value, str | Path):
+        raise WrongTypeError(f"{what}: expected a path, but got {type(value).__name__}.")
+    if value == "" or "\0" in str(value):
+        raise DataError(f"{what}: expected a path, but got {str(value)!r}, which none can be.")
+    return Path(value)
+
+
+def resolved(path: Path) -> Path:
+    """The path without links; one that leads to itself stays, where `Path.resolve` raises."""
+    return Path(os.path.realpath(path))
 
 
 def find_files(folder: Path, suffixes: Collection[str]) -> list[str]:
@@ -52,8 +73,8 @@ def find_images(root: Path, *, other_folders: Sequence[Path] = ()) -> tuple[list
     And the names of the images of formats that cannot be read.
     """
     files = find_files(root, IMAGE_SUFFIXES | OTHER_IMAGE_SUFFIXES)
-    real_root = root.resolve()
-    for other in (folder.resolve() for folder in other_folders):
+    real_root = resolved(root)
+    for other in (resolved(folder) for folder in other_folders):
         if other == real_root:  # x_mask.png and x_map.png lie beside an image x
             companions = {stem_of(file) + ending for file in files for ending in ("_mask", "_map")}
             files = [file for file in files if stem_of(file) not in companions]
@@ -100,7 +121,7 @@ def counted(names: Sequence[str], what: str) -> str:
 
 def is_inside(folder: Path, other: Path) -> bool:
     """Whether `folder` is `other` or lies below it."""
-    return folder.resolve().is_relative_to(other.resolve())
+    return resolved(folder).is_relative_to(resolved(other))
 
 
 def posix(path: str) -> str:

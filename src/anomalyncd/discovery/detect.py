@@ -12,7 +12,7 @@ import pandas as pd
 from ..config import Config
 from ..data.dataset import Dataset
 from ..data.gather import gather_normal
-from ..data.layouts import stem_of
+from ..data.layouts import resolved, stem_of
 from ..errors import DataError, SettingsError
 from ..model.device import choose_device
 from ..progress import Silent
@@ -64,7 +64,7 @@ def detect_images(
     _check_names(inputs)
     choose_device(config.device)
     inputs.check_outside(out, *([] if normal is None else [normal]))
-    if fitted is not None and fitted.resolve() == out.resolve():
+    if fitted is not None and resolved(fitted) == resolved(out):
         raise SettingsError(f"{out}: the maps would replace the detector that makes them. Choose another folder.")
     normal_images = gather_normal(normal).samples
     with RunFolder(out).writing() as folder, logging_to(folder.place(LOG), progress, "detect_images") as log:

@@ -21,7 +21,7 @@ from ..checksums import seal, unseal
 from ..config import Config, make_config
 from ..data.dataset import Dataset
 from ..data.gather import Sources, gather
-from ..errors import DataError, RunError
+from ..errors import DataError, MissingRunError, RunError
 from ..labels import NORMAL, default_name
 from ..learn.classifier import Classifier, FeatureParts
 from ..learn.features import RegionEncoder, TokenNetwork
@@ -241,7 +241,7 @@ class DiscoveryModel:
         RunFolder(folder).recover()
         path = RunFolder(folder).place(MODEL_FILE)
         if not path.is_file():
-            raise RunError(
+            raise MissingRunError(
                 f"{folder}: expected a finished run with {MODEL_FILE}, none found. Make or finish one with "
                 "`anomalyncd discover`."
             )
@@ -279,9 +279,9 @@ def read_names(folder: Path) -> dict[int, str]:
     if not path.exists():
         return {}
     try:
-        return {int(label): str(name) for label, name in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise RunError(f'{path}: expected names of classes as {{"1": "dent"}} ({error}).') from error
+        return {int(label): str(name) for label, name in RunFolder(folder).read_json(CLASS_NAMES).items()}
+    except (ValueError, AttributeError) as error:  # None where it is no JSON
+        raise RunError(f'{path}: expected names of classes as {{"1": "dent"}}, but found something else.') from error
 
 
 def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from .. import __version__
 from ..data.files import begins_as_image
+from ..data.layouts import resolved
 from ..data.run_lengths import run_lengths
 from ..errors import SettingsError
 from ..labels import UNKNOWN
@@ -275,7 +276,7 @@ def _place(source: Path, target: Path, link: bool) -> bool:
     target.parent.mkdir(exist_ok=True)
     for make in (os.link, os.symlink) if link else ():
         try:
-            make(source.resolve(), target)
+            make(resolved(source), target)
             return True
         except (OSError, NotImplementedError):
             continue  # another file system, or no right to

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..data.dataset import Sample
 from ..data.images import read_image
-from ..data.layouts import find_images
+from ..data.layouts import find_images, resolved
 from ..detect import MuSc, PatchCore
 from ..detect.musc import References
 from ..detect.patchcore import PatchBank
@@ -104,7 +104,7 @@ def export_networks(
     quantised = calibration_samples(finished, list(writers), network, calibration) if int8 else {}
     writers |= detector_writers
     ending = ".onnx" if format == "onnx" else ".xml"
-    notes: dict[str, Any] = {"run": run.resolve().name, "inputs_and_outputs": {}}
+    notes: dict[str, Any] = {"run": resolved(run).name, "inputs_and_outputs": {}}
     with whole_folder(out, format, notes) as folder, tempfile.TemporaryDirectory(prefix="anomalyncd-") as workspace:
         for path in [run / name for name in COPIED if (run / name).exists()]:
             shutil.copyfile(path, folder / path.name)

@@ -11,7 +11,7 @@ import pandas as pd
 from ..binarize.prepare import binarize_map, binarizer_for, fit_binarizer, note_on_map, prepare_map
 from ..config import Config
 from ..data.dataset import Sample
-from ..data.layouts import find_files
+from ..data.layouts import find_files, resolved
 from ..data.maps import MAP_SUFFIXES
 from ..errors import BadFileError, DataError, RunError, SettingsError
 from ..progress import Silent
@@ -23,7 +23,7 @@ def binarize_folder(maps: Path, out: Path, config: Config, progress: Silent) -> 
     """Write one mask a map, in the same tree, and `masks.csv`: map, threshold, n_regions, message."""
     if not maps.is_dir():
         raise DataError(f"{maps}: expected a folder of anomaly maps.")
-    if out.resolve().is_relative_to(maps.resolve()):
+    if resolved(out).is_relative_to(resolved(maps)):
         raise SettingsError(f"{out}: the masks would lie among the maps. Choose a folder outside {maps}.")
     if out.exists() and not out.is_dir():
         raise RunError(f"{out}: expected a folder for the masks, but this is a file.")
