@@ -6,6 +6,8 @@ python benchmarks/faults.py kills --runs 100 [--demo 10 --line DIR]     SIGKILL 
     python benchmarks/faults.py fuzz --count 10000                          malformed inputs to all readers
     python benchmarks/faults.py servers --slow 600 --pictures 12 --kills 20 [--only PART …]
         strangers, slow clients, stale pages and crashes against `serve` and `review`, by HTTP on this machine only
+    python benchmarks/faults.py arguments --count 2000                      wrong arguments to all commands, and to Python
+    python benchmarks/faults.py strangers --count 1000                      run folders that somebody made to harm
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from common import machine, print_table
+from faults.arguments import Things, call_api, call_commands, words
 from faults.disk import full_disks
 from faults.files import hurt_files, hurt_inputs, lose_while_running
 from faults.fuzz import fuzz as feed
@@ -39,6 +42,7 @@ from faults.servers import (
     told_secrets,
     too_many_pictures,
 )
+from faults.strangers import attack
 from faults.web import Command
 
 from anomalyncd.demo import DEFECT_KINDS, make_line
@@ -74,6 +78,11 @@ def main() -> None:
     part.add_argument("--kills", type=int, default=20, help="in the middle of an apply")
     part.add_argument("--late", type=int, default=12, help="requests that are answered too late")
     part.add_argument("--only", nargs="+", choices=SERVER_PARTS, default=SERVER_PARTS)
+    part = parts.add_parser("arguments", parents=[shared])
+    part.add_argument("--count", type=int, default=2000, help="of commands, and of calls in Python")
+    part = parts.add_parser("strangers", parents=[shared])
+    part.add_argument("--count", type=int, default=1000)
+    part.add_argument("--only", default="", help="part of the name of the changes to try")
     options = parser.parse_args()
 
     print(machine(), f"\n{options.part}, seed {options.seed}", flush=True)
@@ -186,6 +195,31 @@ def servers(options: argparse.Namespace, rng: np.random.Generator, work: Path) -
     alone("secrets", lambda: told_secrets(("serve", "review"), run, work))
     alone("repeated", lambda: repeated_region(run, work))
     return failures
+
+
+def arguments(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
+    """Wrong arguments, and how many were refused."""
+    things, failures = Things(work), []
+    for name, call in (("commands", call_commands), ("calls in Python", call_api)):
+        tally = call(things, options.count, rng)
+        print(f"{tally.n_calls} {name}: {words(tally)}", flush=True)
+        failures += tally.failures
+    return failures
+
+
+def strangers(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
+    """Hostile run folders, and what the commands said."""
+    with ForkServer() as server:
+        tally = attack(server, options.count, rng, work, options.only)
+    names = list(dict.fromkeys(command for command, _ in tally.outcomes))
+    rows = [[name, *(str(tally.outcomes[name, outcome]) for outcome in ("done", "refused"))] for name in names]
+    print_table(["command", "done", "refused"], rows)
+    print("kinds: " + ", ".join(f"{kind} {count}" for kind, count in tally.kinds.most_common(40)))
+    print(
+        f"{tally.n_folders} folders; slowest {tally.slowest[0]:.1f} s ({tally.slowest[1]}); most memory "
+        f"{tally.largest[0]:.0f} MB ({tally.largest[1]})"
+    )
+    return tally.failures
 
 
 if __name__ == "__main__":

@@ -72,8 +72,14 @@ def test_wrong_preset_names_the_right_ones(preset: object) -> None:
         ({"learn": {"momentum": 0.8}}, "no setting learn.momentum any more: it is always 0.9."),
         ({"binarize": {"method": "best"}}, "binarize.method: .*'mebin'"),
         ({"n_classes": 1}, "must be at least 2"),
-        ({"n_classes": 0, "has_normal": False}, "n_classes"),
+        (
+            {"n_classes": 0},
+            "^n_classes: must be a whole number from 1 to 10,000, the normal class .*, or auto, but got 0.$",
+        ),
+        ({"n_classes": "many"}, "or auto, but got 'many'.$"),
         ({"n_classes": 10**12}, "n_classes"),
+        ({"random_state": 2**32}, "random_state: .* 4294967295, but got 4294967296."),
+        ({"binarize": {"min_map_size": 10**7}}, "binarize.min_map_size: .*4096"),
         ({"crop": {"size": 100}}, r"crop.size \(100\) must be at least model.input_size \(224\)"),
         ({"features": {"patches": 0, "image": 0}}, "at least one of class_token, patches and image"),
         ({"features": {"surround": 0}}, "no setting features.surround any more: see features.image."),
@@ -97,6 +103,33 @@ def test_wrong_settings_are_named(layer: dict[str, object], words: str) -> None:
 def test_guidance_may_be_set_where_it_reaches_the_features() -> None:
     for settings in ({"preset": "paper"}, {"features": {"class_token": 0.5}}):
         assert make_config({"model": {"guidance": "patch", "guided_blocks": 2}}, settings).model.guided_blocks == 2
+
+
+def nested(value: object, times: int, width: int = 1) -> object:
+    for _ in range(times):
+        value = [value] * width
+    return value
+
+
+LOOP: dict[str, object] = {}
+LOOP["self"] = LOOP
+
+
+@pytest.mark.parametrize("value", [LOOP, nested(0, 100), nested(0, 9, 10)], ids=["loop", "deep", "a billion laughs"])
+def test_settings_that_never_end_are_refused(value: object) -> None:
+    """Before they are written out, which would take all memory."""
+    assert make_config({"detect": {"settings": {"a": nested(0, 10, 2)}}}).to_yaml()
+    for layer in ({"detect": {"settings": {"a": value}}}, {"zzz": value}, {"learn": value}):
+        with pytest.raises(SettingsError, match="nested without end"):
+            make_config(layer)
+
+
+def test_a_setting_that_contains_itself(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"learn: .*nested without end"):
+        parse_setting("learn=&a {b: *a}")
+    (tmp_path / "loop.yaml").write_text("detect: {settings: &a {b: *a}}")
+    with pytest.raises(SettingsError, match=r"loop\.yaml: .*nested without end"):
+        read_config(tmp_path / "loop.yaml")
 
 
 def test_all_wrong_settings_are_named_at_once() -> None:

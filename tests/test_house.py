@@ -15,7 +15,7 @@ SOURCE = TESTS.parent / "src" / "anomalyncd"
 # From the ground up. A module may import from its own floor and from those below it; `run.finished` stands between what
 # is learned (discovery.model, how it classifies) and what changes a run (relearn, update).
 FLOORS = (
-    ("errors", "labels", "progress"),
+    ("errors", "labels", "progress", "paths"),
     ("config", "settings_text", "checksums"),
     ("data", "grid"),
     ("model", "metrics", "assign"),
@@ -24,7 +24,7 @@ FLOORS = (
     ("run",),
     ("discovery",),
     ("run.finished",),
-    ("run.evaluate", "discovery.fit", "discovery.relearn", "discovery.update", "run.detect"),
+    ("run.evaluate", "discovery.fit", "discovery.relearn", "discovery.update", "steps"),
     ("estimator", "runtime", "ray", "demo"),
     ("report", "serve", "export"),
     ("review", "bench"),
@@ -35,7 +35,7 @@ UPPER = ("report", "review", "serve", "export", "bench", "cli")
 # bench, tables and folders that a user asked for, and functions that do a whole job.
 OPEN_TO_UPPER = {
     "run.finished", "run.evaluate", "run.folder", "run.stages", "run.writer", "run.detector.detector_config",
-    "run.tables.REGION_COLUMNS", "discovery.classify", "run.detect", "discovery.maps.make_maps", "run.masks",
+    "run.tables.REGION_COLUMNS", "discovery.classify", "steps.detect", "discovery.maps.make_maps", "steps.masks",
     "discovery.maps.normal_samples", "discovery.relearn.relearn", "discovery.relearn.Move", "discovery.torchrun.together",
     "discovery.model.DiscoveryModel",
 }  # fmt: skip

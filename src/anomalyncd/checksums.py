@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,15 @@ def sha256(content: Path | bytes) -> str:
         while piece := file.read(PIECE):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def file_marks(path: Path) -> tuple[str, str, str] | None:
+    """Size in bytes, time of the last change in ns, and SHA-256 of a file, as texts; None where it cannot be read."""
+    try:
+        status = path.stat()
+        return (str(status.st_size), str(status.st_mtime_ns), sha256(path)) if S_ISREG(status.st_mode) else None
+    except (OSError, ValueError):  # ValueError: a NUL in the name
+        return None
 
 
 def stable_hash(*values: Any) -> str:

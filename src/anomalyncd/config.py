@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from .errors import SettingsError
 
 Preset = Literal["fast", "paper"]
+MOST_VALUES, DEEPEST = 100_000, 32  # of all settings, and lists in lists: what YAML refers to counts each time
 
 
 class Section(BaseModel):
@@ -47,7 +48,7 @@ class BinarizeConfig(Section):
     erosion: int = Field(6, ge=0, le=64, description="side of the erosion square in map pixels, 0 = off")
     rule: Literal["longest_run", "most_frequent"] = "longest_run"
     fixed_threshold: float = Field(0.5, ge=0, le=1, description="for method 'fixed', on the scaled map")
-    min_map_size: int = Field(256, ge=0, description="maps whose longer side is shorter are enlarged to this")
+    min_map_size: int = Field(256, ge=0, le=4096, description="maps whose longer side is shorter are enlarged to this")
 
 
 class CropConfig(Section):
@@ -181,7 +182,7 @@ class Config(Section):
     has_normal: bool = Field(True, description="whether images without a defect are expected")
     most_classes: int = Field(20, ge=2, le=200, description="most kinds of defect that auto considers")
     preset: Preset = "fast"
-    random_state: int = Field(0, ge=0)
+    random_state: int = Field(0, ge=0, le=2**32 - 1)
     device: str = Field("auto", description="auto, cpu, cuda, mps, …")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="of the frozen trunk; auto: bfloat16 on a GPU that has it, else float32"
@@ -256,14 +257,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "crop": {"merge": "squares", "size": 256, "no_region": "normal"},
         "model": {"keep_thin": False},
-        "features": {
-            "class_token": 1,
-            "patches": 0,
-            "image": 0,
-            "focus": 0,
-            "views": 1,
-            "center": False,
-        },
+        "features": {"class_token": 1, "patches": 0, "image": 0, "focus": 0, "views": 1, "center": False},
         "learn": {
             "start": "random",
             "normal": "class",
@@ -286,13 +280,25 @@ def make_config(*layers: Mapping[str, Any], preset: str | None = None) -> Config
     >>> make_config({"learn": {"epochs": 5}}, preset="paper").learn.epochs
     5
     """
+    check_amount(layers)
     chosen = preset or next((layer["preset"] for layer in reversed(layers) if layer.get("preset")), "fast")
     if not isinstance(chosen, str) or chosen not in PRESETS:
         raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, but got {chosen!r}.")
     try:
         return Config.model_validate(merge_layers(PRESETS[chosen], *layers, {"preset": chosen}))
     except ValidationError as error:
-        raise SettingsError(" ".join(_in_words(problem) for problem in error.errors())) from None
+        raise SettingsError(" ".join(dict.fromkeys(map(_in_words, error.errors())))) from None
+
+
+def check_amount(settings: Any) -> None:
+    """Refuse settings that contain themselves, or so much that nobody can have meant it."""
+    left, count = [(settings, 0)], 0
+    while left:
+        (value, depth), count = left.pop(), count + 1
+        if count > MOST_VALUES or depth > DEEPEST:
+            raise SettingsError("settings must be fewer and less deep, but these are nested without end, or nearly so.")
+        if isinstance(value, Mapping | list | tuple):
+            left += [(one, depth + 1) for one in (value.values() if isinstance(value, Mapping) else value)]
 
 
 def _in_words(problem: Mapping[str, Any]) -> str:
@@ -305,6 +311,8 @@ def _in_words(problem: Mapping[str, Any]) -> str:
         near = difflib.get_close_matches(name, [*setting_names(), *Config.model_fields], n=1)
         return f"there is no setting {name}" + (f", did you mean {near[0]}?" if near else ".")
     message = problem["msg"].removeprefix("Value error, ")
+    if name.startswith("n_classes"):  # a number or a word, and a message for each
+        name, message = "n_classes", "must be a whole number from 1 to 10,000, the normal class counted, or auto"
     return f"{name}: {message}, but got {reprlib.repr(problem['input'])}." if name else f"{message}."
 
 

@@ -1,4 +1,8 @@
-"""What can go wrong for a user, in words a user understands. The command line prints these without a traceback."""
+"""What can go wrong for a user, in words a user understands. The command line prints these without a traceback.
+
+All are `AnomalyNCDError`. For code that expects Python's own, all are also `ValueError`; where a file or folder is not there
+at all, `FileNotFoundError` as well; where an argument is of a wrong type, `TypeError` as well.
+"""
 
 import os
 import re
@@ -30,24 +34,44 @@ class AnomalyNCDError(Exception):
         return line if len(line) <= LONGEST else f"{line[: LONGEST // 2 - 3]} … {line[-LONGEST // 2 :]}"
 
 
-class BadFileError(AnomalyNCDError):
+class BadFileError(AnomalyNCDError, ValueError):
     """One file cannot be read: it is skipped with a warning and listed in the summary."""
 
 
-class DataError(AnomalyNCDError):
+class DataError(AnomalyNCDError, ValueError):
     """The inputs do not fit together: a missing map, an ambiguous pair, nothing to work on."""
 
 
-class SettingsError(AnomalyNCDError):
+class SettingsError(AnomalyNCDError, ValueError):
     """A setting is out of range or unknown."""
 
 
-class WeightsError(AnomalyNCDError):
+class WeightsError(AnomalyNCDError, ValueError):
     """Backbone weights are missing, incomplete or not the expected ones."""
 
 
-class RunError(AnomalyNCDError):
+class RunError(AnomalyNCDError, ValueError):
     """A run folder is missing, incomplete or from another version."""
+
+
+class MissingDataError(DataError, FileNotFoundError):
+    """There are no images, maps, masks or labels where they were said to be."""
+
+
+class MissingSettingsError(SettingsError, FileNotFoundError):
+    """There is no file of settings where it was said to be."""
+
+
+class MissingWeightsError(WeightsError, FileNotFoundError):
+    """There is no file of weights where it was said to be."""
+
+
+class MissingRunError(RunError, FileNotFoundError):
+    """There is no finished run where it was said to be."""
+
+
+class WrongTypeError(DataError, TypeError):
+    """An argument is neither a path, nor an array, nor whatever else it must be."""
 
 
 def without_folders(words: str, run: Path) -> str:

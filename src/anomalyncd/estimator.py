@@ -19,8 +19,9 @@ from .discovery.classify import Prediction, Predictor
 from .discovery.fit import discover
 from .discovery.model import DiscoveryModel
 from .discovery.update import Update, update_run
-from .errors import DataError, RunError, SettingsError
+from .errors import DataError, RunError, SettingsError, WrongTypeError
 from .model.device import choose_device
+from .paths import path_of, resolved
 from .progress import Silent
 from .run.finished import FinishedRun
 from .run.folder import IMAGES_TABLE, LOG, RunFolder
@@ -102,7 +103,10 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         for name, value in params.items():
             section, _, key = name.partition("__")
             if key:
-                self.settings = self.settings | {section: {**self.settings.get(section, {}), key: value}}
+                known = self.settings.get(section, {})
+                if not isinstance(known, Mapping):
+                    raise SettingsError(f"{section} must be a section of settings, but it is {known!r}.")
+                self.settings = self.settings | {section: {**known, key: value}}
             elif name in self._get_param_names():
                 setattr(self, name, value)
             else:
@@ -121,6 +125,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         normal: Sources | Dataset | None = None,
         normal_maps: Sources | None = None,
         run: str | Path | None = None,
+        force: bool = False,
     ) -> AnomalyNCD:
         """Find the regions of all images, learn classes of regions, and merge them into classes of images.
 
@@ -137,6 +142,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         normal_maps : with `maps`, how the same detector sees normal products: one map for each image of `normal`, or maps
             alone. They tell how normal images score, and so how likely a finding is a false alarm
         run : folder that keeps every stage, so that a second call goes on where the first one ended
+        force : learn classes anew even where people named or corrected those of the run; a copy of that is kept in it
         """
         made = detector if isinstance(detector, Detector) else None
         name = f"{type(made).__module__}:{type(made).__qualname__}" if made else detector
@@ -161,15 +167,17 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if run is None:
             workspace = tempfile.TemporaryDirectory(prefix="anomalyncd-")  # goes with the estimator; `save` copies it
             run = workspace.name
-        path, progress = Path(run).absolute(), self.progress or Silent()
+        path, progress = path_of(run, "run").absolute(), self._progress
         dataset.check_outside(path, *normal_images.folders)
         with (
-            RunFolder(path).writing() as folder,
+            RunFolder(path, force=force).writing() as folder,
             logging_to(folder.place(LOG), progress, "AnomalyNCD.fit") as log,
         ):
             found = discover(
                 Stages(folder, config, log), dataset, base=labelled, normal=normal_images.samples, detector=made
             )
+            if folder.kept:
+                log.warn(f"classes were learned anew. What people had done to those of before is kept in {folder.kept}")
         self._workspace = workspace
         self._set(FinishedRun(path, device=config.device), found.model)
         self.probabilities_ = found.result.probabilities  # exact; those of the table have six digits
@@ -182,7 +190,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Prediction:
         """Classes of images that need not have been there when the model was fitted; arguments as in `fit`."""
         dataset = self._fitted.gather(images, maps, masks)
-        return self.predictor(bare=dataset.is_bare)(dataset, self.progress)
+        return self.predictor(bare=dataset.is_bare)(dataset, self._progress)
 
     @property
     def detector_name(self) -> str | None:
@@ -191,7 +199,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def predictor(self, *, bare: bool = True) -> Predictor:
         """For callers that take the results of images a few at a time; bare : images come without maps and masks."""
-        return self._fitted.predictor(bare=bare, progress=self.progress)
+        return self._fitted.predictor(bare=bare, progress=self._progress)
 
     def update(self, images: Sources | Dataset, *, maps: Sources | None = None, masks: Sources | None = None) -> Update:
         """Take new images in: known classes keep their numbers, unknown regions that are alike become new classes.
@@ -201,26 +209,29 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         run = self._fitted
         dataset = run.gather(images, maps, masks)
         dataset.check_outside(run.path)
-        with logging_to(run.folder.place(LOG), self.progress or Silent(), "AnomalyNCD.update") as progress:
+        with logging_to(run.folder.place(LOG), self._progress, "AnomalyNCD.update") as progress:
             found = update_run(run.path, dataset, progress, device=self.device)
         self._set(FinishedRun(run.path, device=self.device))
         return found
 
-    def save(self, path: str | Path) -> None:
-        """Write the whole run to a folder, in the place of a run that may be there."""
-        target, source = Path(path), self._fitted.path.resolve()
-        if target.resolve() == source:
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the whole run to a folder, in the place of a run that may be there.
+
+        force : even where people named or corrected the classes of that run; a copy of that is kept in it
+        """
+        target, source = path_of(path, "path"), resolved(self._fitted.path)
+        if resolved(target) == source:
             return
-        if target.resolve().is_relative_to(source) or source.is_relative_to(target.resolve()):
+        if resolved(target).is_relative_to(source) or source.is_relative_to(resolved(target)):
             raise RunError(f"{target}: a run cannot be saved inside itself or around itself. Choose another folder.")
-        with RunFolder(target).writing() as folder:
+        with RunFolder(target, force=force).writing() as folder:
             folder.replace_by(source)
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "auto", progress: Silent | None = None) -> AnomalyNCD:
         """Read a folder that `save` or `discover` wrote."""
         choose_device(device)
-        run = FinishedRun(Path(path).absolute(), device=device)
+        run = FinishedRun(path_of(path, "path").absolute(), device=device)
         self = cls(progress=progress, **run.model.config.differences())
         return self._set(run)
 
@@ -250,6 +261,12 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         }
         backbone = {"model": {"backbone": self.backbone}} if self.backbone else {}
         return make_config(self.settings, own, backbone, *chosen, preset=self.preset)
+
+    @property
+    def _progress(self) -> Silent:
+        if self.progress is not None and not isinstance(self.progress, Silent):
+            raise WrongTypeError(f"progress: expected a Silent or a Terminal, but got {type(self.progress).__name__}.")
+        return self.progress or Silent()
 
     @property
     def _fitted(self) -> FinishedRun:

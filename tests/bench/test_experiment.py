@@ -145,8 +145,11 @@ def test_mistakes_are_said_with_the_file(tmp_path: Path, change, message):
 def test_files_that_are_no_experiment(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"Did you mean goals\?"):
         load_experiment("goal")
-    with pytest.raises(SettingsError, match="cannot be read"):
+    with pytest.raises(SettingsError, match="none found"):
         load_experiment(str(tmp_path / "none.yaml"))
+    (tmp_path / "loop.yaml").write_text("rows: &a [*a]")
+    with pytest.raises(SettingsError, match=r"loop\.yaml: cannot be read .*nested without end"):
+        load_experiment(str(tmp_path / "loop.yaml"))
     (tmp_path / "list.yaml").write_text("- 1")
     with pytest.raises(SettingsError, match="expected an experiment"):
         load_experiment(str(tmp_path / "list.yaml"))

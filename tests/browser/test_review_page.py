@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from anomalyncd.discovery.model import read_names
 from anomalyncd.run.finished import FinishedRun
-from anomalyncd.run.tables import read_csv
+from anomalyncd.run.tables import read_csv, read_names
 
 
 def stored(run: Path) -> list[tuple[str, Any]]:

@@ -429,7 +429,7 @@ def test_main_prints_json_and_nothing_else(run: Path) -> None:
 
 
 def test_evaluating_and_helping_need_no_torch() -> None:
-    code = "import sys, anomalyncd.cli, anomalyncd.run.evaluate, anomalyncd.run.masks; print('torch' in sys.modules)"
+    code = "import sys, anomalyncd.cli, anomalyncd.run.evaluate, anomalyncd.steps.masks; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
     code = (
         "import sys\nfrom anomalyncd.cli import app\ntry: app(['detect', '--help'])\n"

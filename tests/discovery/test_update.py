@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -490,11 +491,25 @@ def test_a_name_that_a_camera_used_again(run: Path, given: str, line: Path, tmp_
     folder = Path(shutil.copytree(line, tmp_path / "line"))
     made = fit(folder, tmp_path / "made", given)
     assert take_in(tmp_path / "made", folder, given).n_images == 0
-    first = sorted((folder / "images").rglob("*.png"))[0]
+    first, second, third = sorted((folder / "images").rglob("*.png"))[:3]
+    times = second.stat().st_mtime_ns, second.stat().st_mtime_ns - 10**12
     cv2.imwrite(str(first), cv2.imread(str(first))[::-1])
+    cv2.imwrite(str(second), cv2.imread(str(second))[::-1])
+    os.utime(second, ns=(times[1], times[1]))  # as a copy of an older image has
+    os.utime(third)  # touched, or copied back from elsewhere
     again = take_in(tmp_path / "made", folder, given)
-    assert again.n_images == 1 and len(again.known) == len(made.labels_) - 1
-    assert f"{first.stem} (2).png" in images(tmp_path / "made")["image"].iloc[-1]
+    assert again.n_images == 2 and len(again.known) == len(made.labels_) - 2
+    assert images(tmp_path / "made")["image"].tolist()[-2:] == [f"{first.stem} (2).png", f"{second.stem} (2).png"]
+    assert take_in(tmp_path / "made", folder, given).n_images == 0
+
+
+@on_masks
+def test_a_run_of_before_knows_files_by_the_time_of_its_table(run: Path, given: str, line: Path) -> None:
+    table = read_csv(run / "manifest.csv")
+    table.drop(columns=["n_bytes", "modified", "sha256"]).to_csv(run / "manifest.csv", index=False)
+    assert take_in(run, line, given).n_images == 0
+    more = write_scenes(run.parent / "more", [0, 1], seed=5)
+    assert take_in(run, more, given).n_images == 2 and take_in(run, more, given).n_images == 0
 
 
 @on_maps

@@ -14,13 +14,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from anomalyncd import AnomalyNCD
-from anomalyncd.discovery.model import read_names
 from anomalyncd.discovery.relearn import Move
 from anomalyncd.progress import Silent
 from anomalyncd.review.app import make_app
 from anomalyncd.run.finished import read_corrections
 from anomalyncd.run.folder import CLASS_NAMES, CORRECTIONS, REGIONS_TABLE, RunFolder
-from anomalyncd.run.tables import read_csv, to_csv
+from anomalyncd.run.tables import read_csv, read_names, to_csv
 
 KINDS = 3
 EACH = 6

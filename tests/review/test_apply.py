@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from anomalyncd.checksums import seal
-from anomalyncd.discovery.model import DiscoveryModel, read_names
+from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.discovery.relearn import relearn
 from anomalyncd.errors import RunError
 from anomalyncd.review.classes import split_regions
 from anomalyncd.run.folder import MANIFEST, REGIONS_TABLE, RETRAINED, RunFolder
 from anomalyncd.run.store import RegionStore
-from anomalyncd.run.tables import read_csv
+from anomalyncd.run.tables import read_csv, read_names
 
 
 def apply(client):

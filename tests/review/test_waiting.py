@@ -10,10 +10,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from anomalyncd.discovery.model import read_names
 from anomalyncd.review import apply as apply_module
 from anomalyncd.run.folder import CLASS_NAMES, CORRECTIONS, REGIONS_TABLE, STAGES, RunFolder
-from anomalyncd.run.tables import read_csv, to_csv
+from anomalyncd.run.tables import read_csv, read_names, to_csv
 
 
 def learn_anew(run: Path) -> None:

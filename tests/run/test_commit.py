@@ -1,4 +1,4 @@
-"""Several files replaced as one, whenever the process dies."""
+"""Several files replaced as one, whenever the process dies. Covers whole."""
 
 from __future__ import annotations
 

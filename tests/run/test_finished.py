@@ -1,6 +1,6 @@
 """A finished run as everything above reads it: tables, names, features, pictures, and clear words where it is damaged.
 
-Covers detector, evaluate, store; and detect, with tests/cli/test_detect.py.
+Covers detector, evaluate, store.
 """
 
 from __future__ import annotations

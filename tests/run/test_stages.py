@@ -39,7 +39,9 @@ def test_files_are_looked_at_once_in_a_call(tmp_path: Path, monkeypatch: pytest.
     images, looked_at = files(tmp_path), []
     base = Dataset([Sample("b", tmp_path / "b.png", mask=tmp_path / "a.npy", label="x")])
     fingerprint = stages.fingerprint
-    monkeypatch.setattr(stages, "fingerprint", lambda samples: looked_at.append(samples) or fingerprint(samples))
+    monkeypatch.setattr(
+        stages, "fingerprint", lambda samples, *run: looked_at.append(samples) or fingerprint(samples, *run)
+    )
     now = begun(tmp_path)
     keys = {now.range_key(images), now.regions_key(images), now.base_key(base), now.base_key(base), now.base_key(None)}
     assert len(keys) == 4 and len(looked_at) == 3  # the images, the normal ones, the base set

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from ..config import Preset, Section, make_config
 from ..detect.base import misfit, setting_defaults
 from ..errors import SettingsError
+from ..settings_text import read_yaml
 from .rivals import RIVALS
 
 OURS, PAPER_ONLY = "anomalyncd", "none"  # methods that are no rival's name
@@ -202,17 +203,12 @@ def load_experiment(name: str) -> Experiment:
         raise SettingsError(
             f"there is no experiment {name!r}.{hint} See `anomalyncd bench list`, or give a .yaml file of your own."
         )
-    place = Path(name) if own else files(__package__).joinpath("experiments", f"{name}.yaml")
-    try:
-        content = yaml.safe_load(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise SettingsError(f"{name}: cannot be read as the YAML file of an experiment ({error}).") from error
+    place = files(__package__).joinpath("experiments", f"{name}.yaml")
+    content = read_yaml(Path(name)) if own else yaml.safe_load(place.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise SettingsError(f"{name}: expected an experiment with name, title and rows, but got {content!r}.")
     try:
         return Experiment.model_validate(content)
-    except SettingsError as error:
-        raise SettingsError(f"{name}: {error}") from None
     except ValidationError as error:
         raise SettingsError(f"{name}: {' '.join(_in_words(problem) for problem in error.errors())}") from None
 
@@ -221,7 +217,7 @@ def _in_words(problem: Any) -> str:
     place = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
         return f"there is no field {place}."
-    message = problem["msg"].removeprefix("Value error, ")
+    message = problem["msg"].removeprefix("Value error, ").removesuffix(".")
     return f"{place}: {message}." if place else f"{message}."
 
 

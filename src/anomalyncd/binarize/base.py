@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, SettingsError
+from ..errors import DataError, SettingsError, WrongTypeError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -56,7 +56,11 @@ class Binarizer(ABC):
 
     def fit(self, maps: Iterable[npt.ArrayLike]) -> Self:
         """Learn the range in one pass. maps: (H, W) arrays of any real dtype and size, or a generator."""
-        self.low_, self.high_ = self._range(*_collect_statistics(maps))
+        try:
+            given = iter(maps)
+        except TypeError:
+            raise WrongTypeError(f"maps: expected arrays (H, W), but got {type(maps).__name__}.") from None
+        self.low_, self.high_ = self._range(*_collect_statistics(given))
         return self
 
     def normalize(self, anomaly_map: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -103,7 +107,10 @@ def as_float_map(anomaly_map: npt.ArrayLike, name: str = "anomaly map") -> npt.N
     >>> as_float_map([[0, 1], [2, 3]]).dtype
     dtype('float32')
     """
-    array = np.asarray(anomaly_map)
+    try:
+        array = np.asarray(anomaly_map)
+    except (TypeError, ValueError) as error:  # as rows of different lengths
+        raise DataError(f"{name}: expected a 2-D array (H, W) ({error}).") from error
     if array.ndim != 2 or array.size == 0:
         raise DataError(f"{name}: expected a non-empty 2-D array (H, W), but got shape {array.shape}.")
     if array.dtype.kind not in "biuf":

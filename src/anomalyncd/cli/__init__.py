@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Annotated
@@ -51,6 +53,9 @@ def _options(
 def main() -> None:
     """Entry point: errors that a user can mend are one line, not a traceback."""
     warnings.formatwarning = lambda message, *_args, **_kwargs: f"warning: {message}\n"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files hold what no terminal can show
     try:
         if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             from ..discovery.torchrun import together

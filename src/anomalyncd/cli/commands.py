@@ -39,6 +39,10 @@ def discover(
     backbone: opt.Backbone = None,
     device: opt.DeviceOrSetting = None,
     settings: opt.Set = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Learn anew even where people named or corrected classes; OUT/kept has a copy."),
+    ] = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Find defect classes in IMAGES and write a run folder."""
@@ -76,7 +80,7 @@ def discover(
             f"{len(dataset)} images, {without} of them without a mask file: "
             + ("taken as normal." if model.has_normal else "taken whole.")
         )
-    model.fit(dataset, base=base, detector=detector, normal=normal, normal_maps=normal_maps, run=out)
+    model.fit(dataset, base=base, detector=detector, normal=normal, normal_maps=normal_maps, run=out, force=force)
     show_run(model, dataset.samples, out, progress)
 
 
@@ -103,9 +107,9 @@ def detect(
     """Make anomaly maps and image scores of IMAGES, and measure them where the truth is known."""
     from ..config import make_config
     from ..data.gather import gather
-    from ..run.detect import detect_images
     from ..run.detector import detector_config
     from ..run.evaluate import load_truth
+    from ..steps.detect import detect_images
 
     layer = opt.layered(config, settings, backbone=backbone, random_state=seed, device=device)
     if fitted is not None:
@@ -137,7 +141,7 @@ def binarize(
 ) -> None:
     """Turn anomaly maps into masks with Main Element Binarization, and list their thresholds."""
     from ..config import make_config
-    from ..run.masks import binarize_folder
+    from ..steps.masks import binarize_folder
 
     layer = opt.layered(None, settings, has_normal=False if no_normal else None)
     chosen = make_config(layer, {"binarize": {"method": method}} if method else {})

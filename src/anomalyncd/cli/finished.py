@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import RunError, SettingsError
+from ..errors import AnomalyNCDError, RunError, SettingsError
 from ..labels import NOT_THIS_PRODUCT, default_name
 from ..run.folder import EXPORT, IMAGES_TABLE, OWN, REPORT
 from . import options as opt
@@ -44,6 +44,7 @@ def predict(
     quiet: opt.Quiet = False,
 ) -> None:
     """Class new IMAGES with the model of a run."""
+    from ..paths import resolved
     from ..run.writer import TableWriter, check_table
 
     if engine not in ("local", "ray"):
@@ -53,10 +54,10 @@ def predict(
             raise SettingsError("--workers and --address go with --engine ray.")
         check_table(out)
     regions = out.with_name(f"{out.stem}_regions{out.suffix}")
-    read = {path.resolve() for path in (run, images, maps, masks) if path is not None}
-    read |= {(run / name).resolve() for name in OWN if name != EXPORT}
+    read = {resolved(path) for path in (run, images, maps, masks) if path is not None}
+    read |= {resolved(run / name) for name in OWN if name != EXPORT}
     for path in (out, regions):
-        if path.resolve() in read:
+        if resolved(path) in read:
             raise SettingsError(f"{path}: this would be written over what is read. Choose another place for --out.")
     progress = opt.make_progress(quiet)
     # Ray's workers have devices of their own; what starts them needs none.
@@ -161,8 +162,11 @@ def report(
     from ..report.html import write_report
     from ..run.finished import FinishedRun
 
+    found = FinishedRun(run)
     try:
-        path = write_report(FinishedRun(run), opt.make_progress(quiet), attention=not no_attention)
+        path = write_report(found, opt.make_progress(quiet), attention=not no_attention)
+    except AnomalyNCDError:  # of which some are OSErrors
+        raise
     except OSError as error:
         raise RunError(
             f"{run}: cannot write the report ({error.strerror or error}). Make room or mend the permission."

@@ -35,9 +35,11 @@ def serve(
     port: opt.Port = 8766,
     host: opt.Host = "127.0.0.1",
     token: opt.Token = None,
-    max_mb: Annotated[float, typer.Option(min=0.001, help="Largest request, in MB.")] = 32,
+    max_mb: Annotated[float, typer.Option(min=0.001, max=10_000, help="Largest request, in MB.")] = 32,
     max_images: Annotated[int, typer.Option(min=1, help="Most images in a request.")] = 32,
-    max_megapixels: Annotated[float, typer.Option(min=0.001, help="Largest image, in millions of pixels.")] = 64,
+    max_megapixels: Annotated[
+        float, typer.Option(min=0.001, max=10_000, help="Largest image, in millions of pixels.")
+    ] = 64,
     read_timeout: Annotated[float, typer.Option(min=0.01, help="Seconds until a request must have come whole.")] = 20,
     timeout: Annotated[float, typer.Option(min=0.01, help="Seconds from then until its answer.")] = 60,
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait, of all requests.")] = 128,

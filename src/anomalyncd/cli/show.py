@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..estimator import AnomalyNCD
     from ..metrics import Evaluation
     from ..progress import Terminal
-    from ..run.detect import DetectionRun
     from ..run.finished import FinishedRun
+    from ..steps.detect import DetectionRun
 
 FEW = 5  # images of a class that is pointed out
 

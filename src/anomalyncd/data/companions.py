@@ -10,8 +10,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from ..errors import DataError
+from ..paths import counted, is_inside, named, resolved, stem_of, suffix_of
 from .images import IMAGE_SUFFIXES
-from .layouts import counted, find_files, is_inside, named, stem_of, suffix_of
+from .layouts import find_files
 from .maps import MAP_SUFFIXES, StackRow, open_stack, read_row_names
 
 _SPLITS = frozenset({"test", "ground_truth"})  # folders of a product that say nothing of what an image shows
@@ -37,7 +38,7 @@ def find_companions(
     else:
         names = find_files(place, _SUFFIXES[what])
         if is_inside(root, place):
-            inside = root.resolve().relative_to(place.resolve()).as_posix()
+            inside = resolved(root).relative_to(resolved(place)).as_posix()
             images = {posixpath.normpath(posixpath.join(inside, id_)) for id_ in all_ids}
             names = [name for name in names if name not in images]
         match, surplus = match_names(ids, names, ending=f"_{what}", root=root, source=place, all_ids=all_ids)

@@ -12,10 +12,11 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError, SettingsError
+from ..errors import DataError, MissingDataError, SettingsError
+from ..paths import counted, is_inside, named, path_of, posix, resolved
 from .companions import find_companions, missing_maps
 from .images import IMAGE_SUFFIXES
-from .layouts import counted, find_images, is_inside, named, posix, product_folder
+from .layouts import find_images, product_folder
 from .lists import is_table, read_table, row_name
 from .maps import StackRow
 
@@ -113,7 +114,7 @@ class Dataset(Sequence[Sample]):
     def check_outside(self, run: Path, *others: Path) -> None:
         """Refuse a run inside a folder of inputs, or of `others` that are read: the next call would find it among them."""
         for folder in (*self.folders, *others):
-            if run.resolve().is_relative_to(folder.resolve()):
+            if resolved(run).is_relative_to(resolved(folder)):
                 raise SettingsError(
                     f"{run}: the run would lie inside {folder}, which is read. Choose a folder outside."
                 )
@@ -162,11 +163,11 @@ def load_dataset(
     >>> dataset.ids, dataset.labels
     (['crack/000.png', 'good/000.png'], ['crack', 'good'])
     """
-    source = Path(images)
+    source = path_of(images, "images")
     excluded = {exclude} if isinstance(exclude, str) else set(exclude)
     places: dict[str, Path] = {}
     if maps is not None:
-        places["map"] = _map_place(Path(maps))
+        places["map"] = _map_place(path_of(maps, "maps"))
     if masks is not None:
         places["mask"] = product_folder(_folder(masks, "masks"), "ground_truth", "test")
     foreign: list[str] = []
@@ -226,13 +227,13 @@ def load_base(folder: str | Path) -> Dataset:
     >>> base.ids, base.labels
     (['scratch/1.jpg'], ['scratch'])
     """
-    root = Path(folder)
+    root = path_of(folder, "base")
     has_pair = (root / "images").is_dir() and (root / "masks").is_dir()
     images, masks = (root / "images", root / "masks") if has_pair else (root, None if root.is_file() else root)
     try:
         dataset = load_dataset(images, masks=masks)
     except DataError as error:
-        raise DataError(f"{error}. {_BASE_LAYOUTS}") from error
+        raise type(error)(f"{error}. {_BASE_LAYOUTS}") from error
     samples = tuple(
         sample
         for sample in dataset
@@ -244,10 +245,11 @@ def load_base(folder: str | Path) -> Dataset:
 
 
 def _folder(folder: str | Path, what: str) -> Path:
-    path = Path(folder)
+    path = path_of(folder, what)
     if not os.path.isdir(path):
-        found = "this file" if os.path.lexists(path) else "nothing there"
-        raise DataError(f"{path}: expected a folder of {what}, found {found}")
+        there = os.path.lexists(path)
+        error = DataError if there else MissingDataError
+        raise error(f"{path}: expected a folder of {what}, found {'this file' if there else 'nothing there'}")
     return path
 
 
@@ -270,7 +272,7 @@ def _read_samples(path: Path, with_maps: bool) -> list[Sample]:
         files = {name: path.parent / entry for name, entry in entries.items()}
         for name, file in files.items():
             if not os.path.isfile(file):  # False too for a name that is too long or holds a NUL
-                raise DataError(f"{path}, {row_name(path, line)}: the {name} {file} does not exist")
+                raise MissingDataError(f"{path}, {row_name(path, line)}: the {name} {file} does not exist")
         id_ = entries["image"].as_posix()
         first = line_of.setdefault(posixpath.normpath(id_), line)
         if first != line:

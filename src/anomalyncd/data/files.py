@@ -14,6 +14,7 @@ STARTS = {  # of the formats that are read
     b"II*\0": "TIFF", b"MM\0*": "TIFF", b"II+\0": "TIFF", b"MM\0+": "TIFF",
 }  # fmt: skip
 LONGEST_START = 132
+_BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)  # lengths, in bytes
 _OTHER_STARTS = {  # so that people are told what they have
     b"GIF8": "GIF", b"\0\0\0\x0cjP  ": "JPEG 2000", b"\xff\x4f\xff\x51": "JPEG 2000", b"\xff\x0a": "JPEG XL",
     b"\0\0\0\x0cJXL ": "JPEG XL", b"8BPS": "Photoshop", b"v/1\x01": "OpenEXR", b"#?RADIANCE": "Radiance HDR", b"qoif": "QOI",
@@ -57,6 +58,8 @@ def open_file(path: Path) -> BinaryIO:
             file.close()
             raise
         return file
+    except BadFileError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise BadFileError(f"{path}: cannot be read ({reason(error)})") from error
 
@@ -73,6 +76,8 @@ def begins_as_image(path: Path) -> bool:
 def format_of(start: bytes) -> str | None:
     """The format of an image file that is read, by its first bytes; None for all others."""
     found = next((name for begin, name in STARTS.items() if start.startswith(begin)), None)
+    if found == "BMP" and int.from_bytes(start[14:18], "little") not in _BMP_HEADERS:
+        return None  # a letter may begin with these two characters too
     return None if found == "WEBP" and start[8:12] != b"WEBP" else found
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DataError
+from ..errors import DataError, MissingDataError, WrongTypeError
+from ..paths import path_of
 from .dataset import Dataset, Sample, load_base, load_dataset
 from .layouts import find_files, find_images, product_folder
 from .maps import MAP_SUFFIXES
@@ -64,7 +65,7 @@ def gather(
                 f"{images}: found both maps and masks. Give one of them: with a table, leave one column out."
             )
         return dataset
-    listed = list(images)
+    listed = _listed(images, "images")
     if not listed:
         raise DataError("expected at least one image, but the list of images is empty.")
     found_maps, found_masks = _matched(maps, len(listed), "map"), _matched(masks, len(listed), "mask")
@@ -83,10 +84,11 @@ def gather_base(base: Base | Dataset | None) -> Dataset | None:
         return base
     if isinstance(base, str | Path):
         return load_base(base)
-    if len(base) != 3 or any(part is None for part in base):
+    parts = _listed(base, "base")
+    if len(parts) != 3 or any(part is None for part in parts):
         raise DataError("base must be (images, masks, labels), three lists of the same length, or a folder.")
-    images, masks, labels = base[0], base[1], list(base[2])
-    dataset = gather(list(images), masks=list(masks))
+    images, masks, labels = (_listed(part, "a part of base") for part in parts)
+    dataset = gather(images, masks=masks)
     if len(labels) != len(dataset):
         raise DataError(f"base: expected one label for each of {len(dataset)} images, but got {len(labels)}.")
     pairs = zip(dataset, labels, strict=True)
@@ -109,12 +111,15 @@ def gather_normal(normal: Sources | Dataset | None, maps: Sources | None = None)
     if normal is None:
         return Dataset(())
     if not isinstance(normal, str | Path):
+        if not isinstance(normal, Dataset):
+            normal = _listed(normal, "normal")
         if not len(normal):
             raise DataError("normal: expected at least one image of a normal product, but the list is empty.")
         return gather(normal)
-    folder = Path(normal)
+    folder = path_of(normal, "normal")
     if not folder.is_dir():
-        raise DataError(f"{folder}: expected a folder of normal images (--normal).")
+        error = DataError if folder.exists() else MissingDataError
+        raise error(f"{folder}: expected a folder of normal images (--normal).")
     root = product_folder(folder, "train/good", "train")  # of a product in MVTec AD's layout
     if (root / "ground_truth").is_dir():
         raise DataError(
@@ -133,11 +138,12 @@ def _normal_with_maps(normal: Sources | Dataset | None, maps: Sources) -> Datase
         root = gather_normal(normal).root  # train/good of a product, with the messages of a folder without maps
         return replace(load_dataset(root or normal, maps=maps), folders=(Path(normal), Path(maps)))
     if not isinstance(maps, str | Path):
-        sources = [_source(value, f"normal map {index}") for index, value in enumerate(maps)]
+        listed = enumerate(_listed(maps, "normal_maps"))
+        sources = [_source(value, f"normal map {index}") for index, value in listed]
         if not sources:
             raise DataError("normal_maps: expected at least one map of a normal product, but the list is empty.")
         return Dataset([Sample(_name(index, source), source, source) for index, source in enumerate(sources)])
-    folder = Path(maps)
+    folder = path_of(maps, "normal_maps")
     names = find_files(folder, MAP_SUFFIXES) if folder.is_dir() else []
     if not names:
         raise DataError(f"{folder}: expected a folder of anomaly maps of normal images (--normal-maps), none found.")
@@ -150,7 +156,8 @@ def _matched(values: Sources | None, count: int, what: str) -> list[Any]:
         return [None] * count
     if isinstance(values, str | Path):
         raise DataError(f"images are a list, so {what}s must be a list too, one for each image.")
-    found = [None if value is None else _source(value, f"{what} {i}") for i, value in enumerate(values)]
+    listed = enumerate(_listed(values, f"{what}s"))
+    found = [None if value is None else _source(value, f"{what} {i}") for i, value in listed]
     if len(found) != count:
         raise DataError(f"expected one {what} for each of {count} images, but got {len(found)}.")
     return found
@@ -161,7 +168,16 @@ def _source(value: object, what: str) -> Path | npt.NDArray[Any]:
         return Path(value)
     if isinstance(value, np.ndarray):
         return value
-    raise DataError(f"{what}: expected a path or a NumPy array, but got {type(value).__name__}.")
+    raise WrongTypeError(f"{what}: expected a path or a NumPy array, but got {type(value).__name__}.")
+
+
+def _listed(values: Any, what: str) -> list[Any]:
+    try:
+        return list(values)
+    except TypeError:
+        raise WrongTypeError(
+            f"{what}: expected a folder or a list of paths and arrays, but got {type(values).__name__}."
+        ) from None
 
 
 def _name(index: int, image: object) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from ..errors import DataError
+from ..paths import named, resolved, stem_of, suffix_of
 from .images import IMAGE_SUFFIXES, OTHER_IMAGE_SUFFIXES
 
 _MTD_FILE = re.compile(r"MT_([^/]+)/Imgs/[^/]+")
-_N_NAMED = 5  # files that a message names before it only counts
 
 
 def find_files(folder: Path, suffixes: Collection[str]) -> list[str]:
@@ -52,8 +52,8 @@ def find_images(root: Path, *, other_folders: Sequence[Path] = ()) -> tuple[list
     And the names of the images of formats that cannot be read.
     """
     files = find_files(root, IMAGE_SUFFIXES | OTHER_IMAGE_SUFFIXES)
-    real_root = root.resolve()
-    for other in (folder.resolve() for folder in other_folders):
+    real_root = resolved(root)
+    for other in (resolved(folder) for folder in other_folders):
         if other == real_root:  # x_mask.png and x_map.png lie beside an image x
             companions = {stem_of(file) + ending for file in files for ending in ("_mask", "_map")}
             files = [file for file in files if stem_of(file) not in companions]
@@ -85,37 +85,6 @@ def product_folder(folder: Path, *parts: str) -> Path:
     nested = folder / "AeBAD_S"
     product = nested if nested.is_dir() else folder
     return next((product / part for part in parts if (product / part).is_dir()), folder)
-
-
-def named(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    rest = len(names) - _N_NAMED
-    return ", ".join(names[:_N_NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def counted(names: Sequence[str], what: str) -> str:
-    """How many of what there are: "1 map", "2 maps"."""
-    return f"{len(names)} {what}{'' if len(names) == 1 else 's'}"
-
-
-def is_inside(folder: Path, other: Path) -> bool:
-    """Whether `folder` is `other` or lies below it."""
-    return folder.resolve().is_relative_to(other.resolve())
-
-
-def posix(path: str) -> str:
-    """A path that may have been written on Windows, with slashes."""
-    return path.replace("\\", "/")
-
-
-def suffix_of(file: str) -> str:
-    """Lower-case suffix with its dot."""
-    return os.path.splitext(file)[1].lower()
-
-
-def stem_of(file: str) -> str:
-    """The path without its last suffix."""
-    return os.path.splitext(file)[0]
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from .layouts import suffix_of
+from ..paths import suffix_of
 
 TABLE_SUFFIXES = frozenset({".csv", ".parquet"})
 _START = 4096  # bytes
@@ -75,6 +75,8 @@ def _read_parquet(path: Path) -> list[tuple[int, dict[str, str]]]:
             _check_columns(path, list(names))
             wanted = [name for name in _COLUMNS if name in names]
             columns = file.read([names[name] for name in wanted]).to_pydict()
+    except DataError:
+        raise
     except (OSError, pa.ArrowException, ValueError) as error:  # ValueError: text that is not UTF-8
         raise DataError(f"{path}: expected a Parquet table ({error})") from error
     cells = [[_cell(path, name, value) for value in columns[names[name]]] for name in wanted]

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadFileError, DataError
+from ..paths import posix
 from .files import as_path, name_of, open_file
 from .images import decode
-from .layouts import posix
 from .limits import TooLarge, room
 from .lists import read_table
 from .pictures import strips

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Config
-from ..errors import SettingsError
+from ..errors import AnomalyNCDError, SettingsError
 from .anomalib import AnomalibDetector, AnomalibPredictions, from_anomalib
 from .anomalib_model import PREFIX as ANOMALIB
 from .base import AnomalyMap, Detection, Detector, Picture, check_settings
@@ -47,6 +47,8 @@ def build_detector(config: Config) -> Detector:
             shared["weights"] = str(config.model.weights)
     try:
         return make_detector(name, **{**shared, **settings})
+    except AnomalyNCDError:
+        raise
     except (TypeError, ValueError) as error:
         raise SettingsError(f"detect.settings do not fit the detector {name!r}: {error}.") from error
 

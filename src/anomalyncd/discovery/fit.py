@@ -14,7 +14,6 @@ from ..binarize.prepare import binarizer_for, fit_binarizer, map_figures, restor
 from ..data.dataset import Dataset, Sample
 from ..detect import Detector
 from ..errors import DataError, RunError
-from ..labels import default_name
 from ..learn.classifier import FeatureParts
 from ..learn.distributed import process_group
 from ..learn.fit import RegionSet, is_banked
@@ -23,10 +22,10 @@ from ..progress import Silent
 from ..regions.extract import Extractor
 from ..regions.records import report_files
 from ..run.finished import read_corrections
-from ..run.folder import UPDATE, read_names
+from ..run.folder import UPDATE
 from ..run.stages import MAP_FIGURES, Stages
 from ..run.store import RegionStore
-from ..run.tables import manifest
+from ..run.tables import manifest, read_names
 from .learning import learn_classes
 from .maps import make_maps, normal_samples
 from .model import DiscoveryModel, make_encoder
@@ -67,7 +66,6 @@ def discover(
     folder, progress = stages.folder, stages.progress
     _check(stages, dataset)
     known = _Known(read_names(folder.path), read_corrections(folder.path))  # before another result takes their place
-    folder.write_text("config.yaml", stages.config.to_yaml())
     model = DiscoveryModel(stages.config)
     if dataset.is_bare:
         with stages.timed("maps"):
@@ -92,11 +90,11 @@ def discover(
     with stages.timed("learning"):
         model, features, fixed = stages.learning(
             dataset, base, novel, lambda: _learned(stages, novel, known),
-            lambda: _learn(stages, model, novel, labelled, normal_looks, known),
+            lambda: _learn(stages, model, novel, labelled, normal_looks),
         )  # fmt: skip
     rows = manifest(novel.images, dataset.samples, folder.path)
     result, files = classify_stored(model, novel, features, rows, truth=dataset.truth, fixed=fixed)
-    folder.commit(files)
+    folder.commit({**files, "config.yaml": stages.config.to_yaml().encode()})
     _warn_of_results(model, result, progress)
     return Discovery(model, result, skipped, stages.seconds)
 
@@ -245,14 +243,10 @@ def _learn(
     novel: RegionStore,
     base: RegionSet | None,
     normal: tuple[np.ndarray, np.ndarray] | None,
-    known: _Known,
 ) -> tuple[DiscoveryModel, FeatureParts, dict[Key, int]]:
     """Learn, and keep what was learned; also the features of all regions as the trained network sees them."""
     progress, count = stages.progress, None
-    if renamed := {k: name for k, name in known.names.items() if name != model.names.get(k, default_name(k))}:
-        progress.warn(f"classes are learned anew, so the names given to them no longer fit: {renamed}")
-    if known.corrections:
-        progress.warn(f"classes are learned anew, and {len(known.corrections)} corrected regions with them.")
+    stages.folder.drop_results()  # of a model that was damaged; else they are gone by now
     features: FeatureParts = novel.parts
     if novel.regions:
         features, count = learn_classes(model, novel, base, normal, progress)

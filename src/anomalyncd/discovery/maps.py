@@ -79,6 +79,7 @@ def make_maps(
                 "Choose another folder."
             )
         earlier = None if fitted is None else read_detector(fitted, stages.config)  # before anything is taken away
+        folder.drop_results()  # maps that are written anew are others to all that follows
     outputs = (MAPS, NORMAL_MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS)
     return with_maps, stages.once("maps", key, lambda: known, make, *outputs)
 

@@ -22,14 +22,15 @@ from ..checksums import seal, unseal
 from ..config import Config, make_config
 from ..data.dataset import Dataset
 from ..data.gather import Sources, gather
-from ..errors import DataError, RunError
+from ..errors import DataError, MissingRunError, RunError
 from ..labels import NORMAL, default_name
 from ..learn.classifier import Classifier, FeatureParts
 from ..learn.features import RegionEncoder, TokenNetwork
 from ..regions.extract import Extractor
 from ..regions.find import Region, first_regions, strengths
 from ..regions.records import ImageRecord
-from ..run.folder import FORMAT, MODEL_FILE, RunFolder, read_names
+from ..run.folder import FORMAT, MODEL_FILE, RunFolder
+from ..run.tables import read_names
 
 if TYPE_CHECKING:  # a model is read, and its exported form runs, without torch
     from ..model.backbone import MaskGuidedViT
@@ -264,7 +265,7 @@ class DiscoveryModel:
         RunFolder(folder).recover()
         path = RunFolder(folder).place(MODEL_FILE)
         if not path.is_file():
-            raise RunError(
+            raise MissingRunError(
                 f"{folder}: expected a finished run with {MODEL_FILE}, none found. Make or finish one with "
                 "`anomalyncd discover`."
             )

@@ -22,8 +22,8 @@ from ..regions.records import report_files
 from ..run.detector import read_detector
 from ..run.finished import FinishedRun
 from ..run.folder import MANIFEST, STAGES, UPDATE, RunFolder
-from ..run.store import SHARD, RegionStore, numbered_maps
-from ..run.tables import manifest
+from ..run.store import SHARD, RegionStore, extract, numbered_maps
+from ..run.tables import is_changed, manifest
 from .maps import write_maps
 from .model import DiscoveryModel
 from .relearn import Move, RunState, learn_again
@@ -115,23 +115,16 @@ def _check(model: DiscoveryModel, inputs: Dataset) -> None:
         )
 
 
-def _changed(item: Sample, since: int) -> bool:
-    """Whether the image was written to after that time (ns)."""
-    try:
-        return isinstance(item.image, Path) and item.image.stat().st_mtime_ns > since
-    except OSError:
-        return False
-
-
 def _new_samples(run: Path, state: RunState, dataset: Dataset) -> tuple[list[Sample], list[str]]:
     """Samples that the run does not hold yet, under names that it does not use yet; and names of the others."""
-    files = dict(zip(state.manifest["file"].fillna(""), state.manifest["status"], strict=True))  # the last one counts
+    rows = {row.get("file"): row for row in state.manifest.to_dict("records")}  # the last one of a file counts
     written = (run / MANIFEST).stat().st_mtime_ns
     names = {record.id for record in state.store.images}
     samples, known = [], []
     for sample in dataset:
-        status = files.get(str(sample.image.absolute())) if isinstance(sample.image, Path) else None
-        if status == "ok" and _changed(sample, written):
+        row = rows.get(str(sample.image.absolute()), {}) if isinstance(sample.image, Path) else {}
+        status = row.get("status")
+        if isinstance(sample.image, Path) and status == "ok" and is_changed(sample.image, row, written):
             status = None  # a camera has used the name again
         if status == "ok" or (status == "skipped" and not is_readable(sample)):
             known.append(sample.id)
@@ -162,7 +155,7 @@ def _extract(
 
     def shards() -> Iterator[Extracted]:
         for start in range(0, len(samples), SHARD):
-            yield extractor(samples[start : start + SHARD], first_index=first + start)
+            yield extract(extractor, samples[start : start + SHARD], first + start)
             advance(len(samples[start : start + SHARD]))
 
     with progress.task("Regions", len(samples)) as advance:

@@ -23,6 +23,7 @@ from ..data.files import begins_as_image
 from ..data.run_lengths import run_lengths
 from ..errors import SettingsError
 from ..labels import UNKNOWN
+from ..paths import resolved
 from ..run.finished import FinishedRun
 from ..run.tables import REGION_COLUMNS
 from .source import Finding, Image, Results
@@ -275,7 +276,7 @@ def _place(source: Path, target: Path, link: bool) -> bool:
     target.parent.mkdir(exist_ok=True)
     for make in (os.link, os.symlink) if link else ():
         try:
-            make(source.resolve(), target)
+            make(resolved(source), target)
             return True
         except (OSError, NotImplementedError):
             continue  # another file system, or no right to

@@ -28,6 +28,7 @@ from ..grid import kept_patches
 from ..learn.features import TokenNetwork
 from ..learn.views import centre
 from ..model.backbone import MaskGuidedViT
+from ..paths import resolved
 from ..progress import Silent
 from ..regions.extract import shrink
 from ..regions.find import Region
@@ -104,7 +105,7 @@ def export_networks(
     quantised = calibration_samples(finished, list(writers), network, calibration) if int8 else {}
     writers |= detector_writers
     ending = ".onnx" if format == "onnx" else ".xml"
-    notes: dict[str, Any] = {"run": run.resolve().name, "inputs_and_outputs": {}}
+    notes: dict[str, Any] = {"run": resolved(run).name, "inputs_and_outputs": {}}
     with whole_folder(out, format, notes) as folder, tempfile.TemporaryDirectory(prefix="anomalyncd-") as workspace:
         for path in [run / name for name in COPIED if (run / name).exists()]:
             shutil.copyfile(path, folder / path.name)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from .. import __version__
-from ..errors import RunError, SettingsError
+from ..errors import AnomalyNCDError, RunError, SettingsError
+from ..paths import resolved
 from ..run.finished import FinishedRun
 from ..run.folder import PARTIAL
 from ..runtime.folder import MARKER
@@ -26,7 +27,7 @@ def whole_folder(out: Path, format: str, notes: Mapping[str, Any]) -> Iterator[P
     notes : what else to say in export.json, read at the end
     """
     _check_free(out, format)
-    out = out.resolve()
+    out = resolved(out)
     partial, old = out.with_name(out.name + PARTIAL), out.with_name(f"{out.name}.old{PARTIAL}")
     try:
         for leftover in (partial, old):  # of a call that was killed
@@ -49,6 +50,8 @@ def whole_folder(out: Path, format: str, notes: Mapping[str, Any]) -> Iterator[P
                 os.replace(old, out)
             raise
         shutil.rmtree(old, ignore_errors=True)
+    except AnomalyNCDError:  # of which some are OSErrors
+        raise
     except OSError as error:
         raise RunError(f"{out}: cannot write the export ({error.strerror or error}). Nothing was changed.") from error
 
@@ -60,8 +63,8 @@ def check_outside(out: Path, run: FinishedRun) -> None:
     """
     if Path(os.path.abspath(out)).is_relative_to(os.path.abspath(run.path)):
         run.folder.place(os.path.relpath(out, run.path))
-    place = out.resolve()
-    if place.is_relative_to(run.path.resolve()):  # which is outside: `discover` has seen to it
+    place = resolved(out)
+    if place.is_relative_to(resolved(run.path)):  # which is outside: `discover` has seen to it
         return
     folders: dict[Path, None] = {}
     for name in run.images["image"]:
@@ -71,7 +74,7 @@ def check_outside(out: Path, run: FinishedRun) -> None:
             if not Path(name).is_absolute() and file.parts[-len(parts) :] == parts:
                 folders[file.parents[len(parts) - 1]] = None
     for folder in folders:
-        if place.is_relative_to(folder.resolve()):
+        if place.is_relative_to(resolved(folder)):
             raise SettingsError(
                 f"{out}: the export would lie inside {folder}, where the images are. Choose an --out outside."
             )

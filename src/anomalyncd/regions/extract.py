@@ -24,9 +24,8 @@ from ..grid import top_mean
 from ..learn.features import SCENES, CropBatch, RegionEncoder
 from .find import Region, cut, cut_map, find_regions, whole_region
 from .prefetch import prefetch
-from .records import ImageRecord
+from .records import MOST_REGIONS, ImageRecord
 
-MOST_REGIONS = 64  # of one image
 CUT_RATE = 0.05  # share of normal images whose highest part would be cut out
 
 

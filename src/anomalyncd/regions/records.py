@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..errors import DataError
 from ..progress import Silent
 
+MOST_REGIONS = 64  # of one image
 MOST_WARNINGS = 20  # about single files; the manifest lists them all
 
 
@@ -19,6 +20,7 @@ class ImageRecord:
     score : of its map, `top_mean` in the map's units; without a map 1 where there is a defect, else 0
     threshold : of its mask, in the map's units
     note : what is odd about its map
+    n_bytes, modified, sha256 : of the image's file, in which the next `update` sees whether it is another; empty for arrays
     """
 
     index: int
@@ -30,6 +32,9 @@ class ImageRecord:
     threshold: float = math.nan
     error: str = ""
     note: str = ""
+    n_bytes: str = ""
+    modified: str = ""
+    sha256: str = ""
 
 
 def report_files(images: Sequence[ImageRecord], progress: Silent) -> dict[str, str]:

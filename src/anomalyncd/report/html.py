@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from .source import Look, ReportSource
 from .tree import make_tree
 
 MOST_COLUMNS = 40  # of a confusion matrix that is still read by anyone
+LAST_LINES = 10_000  # bytes of the end of a log
 MOST_SKIPPED = 200  # files that are listed
 Setting = tuple[str, str, str]  # name as `--set` takes it, value in this run, default
 
@@ -111,7 +113,9 @@ def run_settings(config: Config) -> tuple[list[Setting], list[Setting]]:
 def finished(run: FinishedRun) -> str:
     """Day and time of the last line of run.log, empty where there is none."""
     try:
-        lines = run.folder.place(LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+        with run.folder.place(LOG).open("rb") as file:
+            file.seek(-min(file.seek(0, os.SEEK_END), LAST_LINES), os.SEEK_END)
+            lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return ""
     stamp = lines[-1][:16] if lines else ""

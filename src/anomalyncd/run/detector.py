@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import uuid
 from collections.abc import Sequence
@@ -61,8 +60,8 @@ def detector_config(run: Path) -> Config:
 def is_whole(folder: RunFolder) -> bool:
     """Whether the stored detector is there as it was written."""
     try:
-        return bool(json.loads(folder.place(CHECKSUMS).read_text(encoding="utf-8")) == _checksums(folder))
-    except (OSError, ValueError, RecursionError):
+        return bool(folder.read_json(CHECKSUMS) == _checksums(folder))
+    except OSError:
         return False
 
 

@@ -18,7 +18,7 @@ from ..data.dataset import NORMAL_NAMES, Dataset, Sample, load_dataset
 from ..data.layouts import product_folder
 from ..data.lists import check_text
 from ..data.maps import read_map, read_mask
-from ..errors import BadFileError, DataError
+from ..errors import BadFileError, DataError, MissingDataError
 from ..metrics import Evaluation, PixelScores, box_rates, evaluate, image_auroc
 from ..progress import Advance, Silent
 from ..regions.records import and_more
@@ -83,7 +83,9 @@ def read_labels(path: Path) -> dict[str, str]:
     """Image id → label, from a CSV with the columns `image` and `label`; an empty label is none."""
     expected = f"{path}: expected a CSV table with the columns image and label"
     if not os.path.isfile(path):
-        raise DataError(f"{expected}, but {'this is a folder' if os.path.isdir(path) else 'there is no such file'}.")
+        if os.path.lexists(path):
+            raise DataError(f"{expected}, but this is no file.")
+        raise MissingDataError(f"{expected}, but there is no such file.")
     check_text(path)
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")

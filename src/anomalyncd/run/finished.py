@@ -20,9 +20,10 @@ from ..data.images import read_image
 from ..data.maps import StackRow, read_map, read_mask
 from ..discovery.classify import Predictor
 from ..discovery.model import DiscoveryModel
-from ..errors import BadFileError, RunError
+from ..errors import BadFileError, MissingRunError, RunError
 from ..labels import UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
+from ..paths import path_of
 from ..progress import Silent
 from ..regions.find import find_regions
 from ..settings_text import read_config
@@ -37,10 +38,9 @@ from .folder import (
     REGIONS_TABLE,
     TREE,
     RunFolder,
-    read_names,
 )
 from .store import RegionStore, file_stem, read_crop
-from .tables import read_csv
+from .tables import read_csv, read_names
 
 if TYPE_CHECKING:  # a model is read without torch
     from ..detect.base import Detector
@@ -67,19 +67,19 @@ class FinishedRun:
     --------
     >>> FinishedRun("nowhere")
     Traceback (most recent call last):
-    anomalyncd.errors.RunError: nowhere: expected a finished run with images.csv, none found. Make or finish one with \
-`anomalyncd discover`.
+    anomalyncd.errors.MissingRunError: nowhere: expected a finished run with images.csv, none found. Make or finish one \
+with `anomalyncd discover`.
     """
 
     def __init__(
         self, path: str | Path, *, given: Iterable[Sample] = (), device: str = "auto", precision: str = "auto"
     ) -> None:
-        self.path, self.device, self.precision = Path(path), device, precision
+        self.path, self.device, self.precision = path_of(path, "run"), device, precision
         self.folder = RunFolder(self.path)
         self._given = {sample.id: sample for sample in given}
         self.folder.recover()
         if not self.folder.place(IMAGES_TABLE).is_file():
-            raise RunError(
+            raise MissingRunError(
                 f"{self.path}: expected a finished run with {IMAGES_TABLE}, none found. Make or finish one with "
                 "`anomalyncd discover`."
             )

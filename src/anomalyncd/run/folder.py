@@ -7,13 +7,15 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..errors import RunError
+from ..errors import AnomalyNCDError, RunError
+from .whole import create
+from .work import KEPT, copy_work, work_of_people
 
 FORMAT = 7  # of all that a run folder holds; raised when a run of before cannot be read any more
 FORMAT_KEY = "format"  # under which stages.json has it
@@ -44,6 +46,9 @@ NORMAL_SCORES = "normal.json"  # how normal images score, how the run's images d
 SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
 PATIENCE = 30.0  # seconds that a reader waits while another process changes several files at once
 COMMIT = "commit"  # files that replace others together
+REVIEW_LOG = "review.sqlite"
+DEEPEST = 100  # folders in folders; those of maps are as deep as the images
+LARGEST_TEXT = 500_000_000  # bytes of a JSON file, with some figures of each image
 JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic links
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
@@ -52,7 +57,7 @@ RESULTS = (
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",
-    "normal", "scores.csv", "metrics.json", EXPORT, "review.sqlite", "review.sqlite-wal", "review.sqlite-shm",
+    "normal", "scores.csv", "metrics.json", EXPORT, REVIEW_LOG, "review.sqlite-wal", "review.sqlite-shm",
 )  # fmt: skip
 
 
@@ -68,6 +73,14 @@ class RunFolder:
     once (`recover`) and at each further name when it needs it (`place`); one that writes looks at all of it, in the walk
     that sweeps leftovers away. The folder itself may be a link.
 
+    Parameters
+    ----------
+    force : names and corrections of people may be given up, see `drop_results`
+
+    Attributes
+    ----------
+    kept : where a copy of them was put; None where none was given up
+
     Examples
     --------
     >>> import tempfile
@@ -78,8 +91,9 @@ class RunFolder:
     True
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, force: bool = False) -> None:
+        self.path, self.force = path, force
+        self.kept: Path | None = None
 
     def place(self, name: str) -> Path:
         """The path of a name inside the run, whether it is there or not.
@@ -135,6 +149,8 @@ class RunFolder:
             raise RunError(
                 f"{self.path}: another process is writing to this run. Wait for it or choose another folder."
             ) from None
+        except AnomalyNCDError:  # of which some are OSErrors
+            raise
         except OSError as error:
             raise RunError(
                 f"{self.path}: cannot write the run ({error.strerror or error}). What was finished is kept: make room or "
@@ -169,9 +185,32 @@ class RunFolder:
     def start(self, stage: str, key: str, *outputs: str) -> None:
         """Begin or go on with a stage: its outputs are kept only if they were begun from the same inputs."""
         if self._stages().get(stage, {}).get("key") != key:
-            for name in (*RESULTS, *outputs):  # before the new key is written: old outputs must not pass for new ones
-                self.remove(name)
+            self.drop_results(*outputs)  # before the new key is written: old outputs must not pass for new ones
         self.write(STAGES, self.stages_with(stage, key, done=False))
+
+    def drop_results(self, *outputs: str) -> None:
+        """Take away what the run ended with, and other outputs, because something that it was made from is made anew.
+
+        What people have done to the classes is not taken away: a RunError unless `force` is set, and then it is kept.
+        """
+        self.keep_work("classes would be learned anew (other images or settings than before, or a damaged file)")
+        for name in (*RESULTS, *outputs):
+            self.remove(name)
+
+    def keep_work(self, what: str) -> None:
+        """Refuse, in these words, what would end the work of people in this run; copy it to `kept/` if `force` is set."""
+        work = work_of_people(
+            self.read_json(CLASS_NAMES), self.place(CORRECTIONS), self.place(REVIEW_LOG),
+            self.key("learn"), finished=self.place(IMAGES_TABLE).exists(),
+        )  # fmt: skip
+        if not work:
+            return
+        if not self.force:
+            raise RunError(
+                f"{self.path}: {what}, and the work of people would no longer fit: {work}. Choose another folder, or force "
+                f"it (discover --force, force=True in Python): a copy of that work is kept in {KEPT}/."
+            )
+        self.kept = copy_work(self, (*RESULTS, STAGES, "config.yaml"), REVIEW_LOG)
 
     def finish(self, stage: str, key: str) -> None:
         """Record a finished stage."""
@@ -183,11 +222,11 @@ class RunFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file whole or not at all."""
-        _create(self.place(name + PARTIAL), data, becomes=self.place(name))
+        create(self.place(name + PARTIAL), data, becomes=self.place(name))
 
     def put(self, name: str, data: bytes) -> None:
         """Write one of many small files, which count only once a file that is written after them says so."""
-        _create(self.place(name), data)
+        create(self.place(name), data)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file (UTF-8, newline as given) whole or not at all."""
@@ -199,8 +238,9 @@ class RunFolder:
 
     def read_json(self, name: str) -> Any:
         """What a JSON file holds; None where it is missing or damaged."""
+        path = self.place(name)
         try:
-            return json.loads(self.place(name).read_text(encoding="utf-8"))
+            return json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= LARGEST_TEXT else None
         except (OSError, ValueError, RecursionError):
             return None
 
@@ -208,7 +248,12 @@ class RunFolder:
         """Take a file or a folder away, if it is there."""
         path = self.place(name)
         if path.is_dir():
-            shutil.rmtree(path)
+            try:
+                shutil.rmtree(path)
+            except RecursionError:
+                raise RunError(
+                    f"{path}: has more folders in folders than can be removed. Remove it yourself."
+                ) from None
         else:
             path.unlink(missing_ok=True)
 
@@ -221,11 +266,12 @@ class RunFolder:
         self._finish_commit()  # … and from here on one that the next call goes on with
 
     def replace_by(self, source: Path) -> None:
-        """Put the content of another run folder in the place of this one's."""
+        """Put the content of another run folder in the place of this one's; what either has in `kept/` stays where it is."""
+        self.keep_work("another run would take the place of this one")
         for _ in RunFolder(source).files():  # a link in it would be copied, or what it leads to
             pass
         copy = self.place(f"copy{PARTIAL}")
-        ignored = shutil.ignore_patterns(LOCK, "review.lock", f"*{PARTIAL}")
+        ignored = shutil.ignore_patterns(LOCK, "review.lock", KEPT, f"*{PARTIAL}")
         shutil.copytree(source, copy, symlinks=True, ignore=ignored)  # links of an export lead to images
         self.write_json(STAGES, {FORMAT_KEY: FORMAT})
         for name in OWN:
@@ -238,6 +284,8 @@ class RunFolder:
     def _walk(self, under: str = "", *, deep: bool = True) -> Iterator[tuple[str, bool]]:
         """Names in a folder of the run, sorted, and whether each is a folder; a RunError where one is a link or special."""
         folder = self.place(under)
+        if under.count("/") > DEEPEST:
+            raise RunError(f"{self.path}: expected folders at most {DEEPEST} deep, but this goes on: {under[:80]}…")
         for entry in sorted(os.scandir(folder) if folder.is_dir() else (), key=lambda entry: entry.name):
             name = f"{under}/{entry.name}" if under else entry.name
             if not entry.is_file(follow_symlinks=False):
@@ -282,12 +330,9 @@ class RunFolder:
 
     def _content(self) -> dict[str, Any]:
         """What stages.json says; of a damaged one only that it is of this version, so that everything is done again."""
-        try:
-            content = json.loads(self.place(STAGES).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not self.place(STAGES).exists():
             return {}
-        except (IsADirectoryError, ValueError, RecursionError):
-            content = None
+        content = self.read_json(STAGES)
         return content if isinstance(content, dict) else {FORMAT_KEY: FORMAT}
 
     def _stages(self) -> dict[str, dict[str, Any]]:
@@ -297,32 +342,3 @@ class RunFolder:
 def to_json(value: Any) -> str:
     """JSON, sorted and indented."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def _create(path: Path, data: bytes, *, becomes: Path | None = None) -> None:
-    """A new file in the place of what may be left of one; becomes : the name that it gets once it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    try:
-        with path.open("xb") as file:  # "x" does not follow a link that somebody else made meanwhile
-            file.write(data)
-            if becomes:
-                file.flush()
-                os.fsync(file.fileno())  # on disk before the name is: a power cut must not leave an empty file
-        if becomes:
-            os.replace(path, becomes)
-    except OSError:
-        with suppress(OSError):
-            path.unlink()  # on a full disk every byte counts
-        raise
-
-
-def read_names(folder: Path) -> dict[int, str]:
-    """Label → name that people gave to a class, from classes.json; empty where there is no such file."""
-    path = RunFolder(folder).place(CLASS_NAMES)
-    if not path.exists():
-        return {}
-    try:
-        return {int(label): str(name) for label, name in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise RunError(f'{path}: expected names of classes as {{"1": "dent"}} ({error}).') from error

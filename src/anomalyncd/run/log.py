@@ -39,8 +39,9 @@ class RunLog(Silent):
     def note(self, text: str) -> None:
         """A line for the file only."""
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        with suppress(OSError), open(self.path, "a", encoding="utf-8", newline="\n", opener=_open) as file:
-            file.write("".join(f"{now}  {line}\n" for line in text.splitlines()))
+        lines = "".join(f"{now}  {line}\n" for line in text.splitlines())
+        with suppress(OSError), open(self.path, "ab", opener=_open) as file:
+            file.write(lines.encode("utf-8", "backslashreplace"))  # names of files hold halves of characters
 
 
 def _open(path: str, flags: int) -> int:

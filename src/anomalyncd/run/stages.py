@@ -125,7 +125,8 @@ class Stages:
     def range_key(self, dataset: Dataset) -> str:
         """Of the range of the maps."""
         rest = [FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump()]
-        return self._key(dataset, lambda: stable_hash(*rest, fingerprint(dataset), fingerprint(self.normal)))
+        run = self.folder.path
+        return self._key(dataset, lambda: stable_hash(*rest, fingerprint(dataset, run), fingerprint(self.normal, run)))
 
     def regions_key(self, dataset: Dataset) -> str:
         """Of the regions and their features; where none is stable, they depend on how normal images are told."""
@@ -133,7 +134,7 @@ class Stages:
 
     def normal_key(self) -> str:
         """Of the looks of normal images."""
-        return stable_hash(self._features(), fingerprint(self.normal))
+        return stable_hash(self._features(), fingerprint(self.normal, self.folder.path))
 
     def base_key(self, base: Dataset | None) -> str:
         """Of the regions of a labelled base set."""
@@ -178,18 +179,25 @@ def definite(config: Config) -> Config:
     return config.model_copy(update={"model": model})
 
 
-def fingerprint(samples: Sequence[Sample]) -> list[Any]:
-    """What identifies images without reading them: name, size and time of each file; content of each array."""
-    return [[sample.id, *map(_identity, (sample.image, sample.map, sample.mask))] for sample in samples]
+def fingerprint(samples: Sequence[Sample], run: Path | None = None) -> list[Any]:
+    """What identifies images without reading them: name, size and time of each file; content of each array.
+
+    run : folder whose files are called as they are in it, so that it may be moved
+    """
+    return [
+        [sample.id, *(_identity(one, run) for one in (sample.image, sample.map, sample.mask))] for sample in samples
+    ]
 
 
-def file_identity(path: Path | StackRow) -> list[Any]:
+def file_identity(path: Path | StackRow, run: Path | None = None) -> list[Any]:
     """Name, size and time of a file, or of a row of a stack."""
+    inside = run is not None and isinstance(path, Path) and path.is_relative_to(run)
+    name = path.relative_to(run).as_posix() if inside else str(path)  # type: ignore[union-attr, arg-type]
     try:
         status = path.stat()
-    except OSError:
-        return [str(path), "missing"]
-    return [str(path), status.st_size, status.st_mtime_ns]
+    except (OSError, ValueError):  # ValueError: a NUL in the name
+        return [name, "missing"]
+    return [name, status.st_size, status.st_mtime_ns]
 
 
 def content_order(samples: Sequence[Sample]) -> list[int]:
@@ -197,10 +205,10 @@ def content_order(samples: Sequence[Sample]) -> list[int]:
     return sorted(range(len(samples)), key=lambda index: content_digest(samples[index].image))
 
 
-def _identity(source: Source | None) -> Any:
+def _identity(source: Source | None, run: Path | None) -> Any:
     if isinstance(source, np.ndarray):
         return [str(source.dtype), source.shape, content_digest(source)]
-    return None if source is None else file_identity(source)
+    return None if source is None else file_identity(source, run)
 
 
 def content_digest(picture: Picture | None) -> str:
@@ -209,5 +217,5 @@ def content_digest(picture: Picture | None) -> str:
         return sha256(np.ascontiguousarray(picture).tobytes())
     try:
         return "" if picture is None else sha256(picture)
-    except OSError:
+    except (OSError, ValueError):
         return ""

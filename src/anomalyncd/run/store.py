@@ -14,18 +14,19 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 
-from ..checksums import seal, unseal
+from ..checksums import file_marks, seal, unseal
 from ..data.dataset import Sample
-from ..data.layouts import stem_of
 from ..errors import RunError
 from ..learn.classifier import FeatureParts
 from ..learn.features import SCENES
+from ..paths import stem_of
 from ..regions.extract import Extracted, Extractor, is_readable
 from ..regions.find import Region
 from ..regions.records import ImageRecord
 from .folder import MAPS, PARTIAL, RETRAINED, RunFolder
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
+LARGEST_PICTURE = 100_000_000  # bytes of a crop, which has at most 2048 × 2048 pixels
 MAX_NAME = 200  # bytes; file systems take 255, and a file that is being written has a longer name
 
 
@@ -63,16 +64,20 @@ class RegionStore:
 
         scenes : whether the extractor describes whole images too, and what was stored without must be extracted again
         """
-        self.run.start(self.stage, key, self.tokens, self.crops, self.masks)
+        if not self.run.is_done(self.stage, key):
+            self.run.start(self.stage, key, self.tokens, self.crops, self.masks)
         shards: list[Extracted] = []
         extractor = None
         for number, start in enumerate(range(0, len(items), SHARD)):
             shard = self._read(number, with_pictures=True)
             if shard is not None and scenes and shard.scenes is None:
                 shard = None
-            if shard is None or any(record.error and is_readable(items[record.index]) for record in shard.images):
+            if shard is not None and any(r.error and is_readable(items[r.index]) for r in shard.images):
+                self.run.drop_results()
+                shard = None
+            if shard is None:
                 extractor = extractor or make_extractor()
-                shard = extractor(items[start : start + SHARD], first_index=start)
+                shard = extract(extractor, items[start : start + SHARD], start)
                 self._write_pictures(shard)
                 self.run.write(self._shard(number), _pack(shard))
                 shard.batch, shard.masks = None, {}  # pictures of all images would not fit into memory
@@ -186,6 +191,15 @@ class RegionStore:
         self.run.put(name, data.tobytes())  # the shard is written after its pictures
 
 
+def extract(extractor: Extractor, items: Sequence[Sample], first: int) -> Extracted:
+    """Regions of a few images, of which the first has that number; their files are known again as they were before."""
+    marks = [file_marks(item.image) if isinstance(item.image, Path) else () for item in items]
+    found = extractor(items, first_index=first)
+    for record, own in zip(found.images, marks, strict=True):
+        record.n_bytes, record.modified, record.sha256 = own or ("", "", "")
+    return found
+
+
 def read_crop(path: Path) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.bool_] | None]:
     """A stored crop (S, S, 3) uint8 RGB and its mask (S, S) bool; None for what is missing or damaged."""
     crop = _read_png(path, cv2.IMREAD_COLOR)
@@ -196,7 +210,9 @@ def read_crop(path: Path) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.
 def _read_png(path: Path, flags: int) -> npt.NDArray[Any] | None:
     """As cv2.imread, which cannot open every name on every system; a link or a pipe is no picture of a run."""
     try:
-        data = np.frombuffer(path.read_bytes() if stat.S_ISREG(path.lstat().st_mode) else b"", np.uint8)
+        status = path.lstat()
+        is_picture = stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_PICTURE
+        data = np.frombuffer(path.read_bytes() if is_picture else b"", np.uint8)
     except OSError:
         return None
     return cv2.imdecode(data, flags) if len(data) else None

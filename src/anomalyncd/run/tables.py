@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ..checksums import file_marks
 from ..data.dataset import Sample, Source
+from ..data.limits import MAX_SIDE, VARIABLE, memory_limit
 from ..data.maps import StackRow
 from ..errors import RunError
-from ..regions.records import ImageRecord
-from .folder import CLASS_NAMES, CORRECTIONS, GROUPS, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, to_json
+from ..regions.records import MOST_REGIONS, ImageRecord
+from .folder import CLASS_NAMES, CORRECTIONS, GROUPS, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, RunFolder, to_json
 
+LARGEST = 4_000_000_000  # bytes of a table, ten million images
 DIGITS = 6  # of all figures: equal results are equal bytes, whichever engine computed them
 REGION_COLUMNS = (
     "image", "region", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "area", "score",
@@ -29,6 +33,7 @@ REQUIRED = {
 WHOLE_NUMBERS = (
     "region", "label", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "n_regions",
 )  # fmt: skip
+MARKS = ("n_bytes", "modified", "sha256")  # by which a file is known again
 NUMBERS = ("area", "score", "probability", "unknown", "foreign", "false_alarm")
 
 
@@ -58,8 +63,28 @@ def manifest(images: Sequence[ImageRecord], items: Sequence[Sample], run: Path) 
             "message": [r.error or r.note for r in images],
             "file": [_place(item.image, run) for item in items],
             "map": [_place(item.map, run) for item in items],
+            **{name: [getattr(r, name) for r in images] for name in MARKS},
         }
     )
+
+
+def is_changed(path: Path, row: Mapping[Any, Any], written: int) -> bool:
+    """Whether a file is another than the one that a row of manifest.csv is about.
+
+    One of the same size and time is taken for the same; of others the content tells. written : time (ns) of the table,
+    which decides where an earlier version has noted nothing else
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    n_bytes, modified, content = (row.get(name) for name in MARKS)
+    if not isinstance(content, str):
+        return status.st_mtime_ns > written
+    if (str(status.st_size), str(status.st_mtime_ns)) == (n_bytes, modified):
+        return False
+    marks = file_marks(path)
+    return marks is not None and marks[2] != content
 
 
 def _place(source: Source | None, run: Path) -> str:
@@ -78,8 +103,10 @@ def to_csv(table: pd.DataFrame) -> str:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """A table of a run; names stay text even where they look like numbers, and numbers are exact."""
-    text = ("image", "class_name", "crop", "classes", "true_label", "message", "status", "file", "map")
+    text = ("image", "class_name", "crop", "classes", "true_label", "message", "status", "file", "map", *MARKS)
     try:
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"it has more than {LARGEST:,} bytes")
         columns = pd.read_csv(path, nrows=0).columns
         table = pd.read_csv(
             path, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(text, str),
@@ -104,3 +131,31 @@ def _check(table: pd.DataFrame, path: Path) -> None:
         if name in table and table[name].dtype.kind not in kinds:
             what = "whole numbers" if name in WHOLE_NUMBERS else "numbers"
             raise RunError(f"{path}: expected {what} in the column {name}, but found something else.")
+        if name in WHOLE_NUMBERS and name in table and not table[name].between(-MAX_SIDE, MAX_SIDE).all():
+            odd = table[name][~table[name].between(-MAX_SIDE, MAX_SIDE)].iloc[0]
+            raise RunError(f"{path}: expected numbers up to {MAX_SIDE:,} in the column {name}, but found {odd}.")
+    if path.name == MANIFEST:
+        _check_sizes(table[table["status"] == "ok"], path)
+
+
+def _check_sizes(rows: pd.DataFrame, path: Path) -> None:
+    """Refuse sizes that no image has which can be read here: masks of that size would be made."""
+    height, width, n_regions = (rows[name].astype(float) for name in ("height", "width", "n_regions"))
+    right = (height >= 1) & (width >= 1) & (3 * height * width <= memory_limit()) & n_regions.between(0, MOST_REGIONS)
+    if not right.all():
+        row = rows[~right].iloc[0]
+        raise RunError(
+            f"{path}: expected the size of an image and at most {MOST_REGIONS} regions, but {row['image']} has "
+            f"{row['width']} × {row['height']} pixels and {row['n_regions']} regions. ({VARIABLE} allows larger images.)"
+        )
+
+
+def read_names(folder: Path) -> dict[int, str]:
+    """Label → name that people gave to a class, from classes.json; empty where there is no such file."""
+    path = RunFolder(folder).place(CLASS_NAMES)
+    if not path.exists():
+        return {}
+    try:
+        return {int(label): str(name) for label, name in RunFolder(folder).read_json(CLASS_NAMES).items()}
+    except (ValueError, AttributeError) as error:  # None where it is no JSON
+        raise RunError(f'{path}: expected names of classes as {{"1": "dent"}}, but found something else.') from error

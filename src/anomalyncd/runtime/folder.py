@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..checksums import sha256
-from ..errors import RunError
+from ..errors import MissingRunError, RunError
 from ..run.folder import IMAGES_TABLE
 
 MARKER = "export.json"  # in every export: what it is, and which files belong to it
@@ -92,7 +92,7 @@ def read_export(folder: Path) -> ExportInfo:
         stored = json.loads(path.read_text(encoding="utf-8"))
         format, version = stored["format"], stored.get("version")
     except FileNotFoundError:
-        raise RunError(f"{folder}: expected an exported run with {MARKER}, none found. {AGAIN}") from None
+        raise MissingRunError(f"{folder}: expected an exported run with {MARKER}, none found. {AGAIN}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged, or not of anomalyncd ({error}). {AGAIN}") from error
     if format not in ENGINE_OF:

@@ -1,4 +1,7 @@
-"""Anomaly maps on their way to masks, and `binarize` on a folder."""
+"""Anomaly maps on their way to masks, and `binarize` on a folder.
+
+Covers detect, with tests/cli/test_detect.py.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
 from anomalyncd.errors import BadFileError, DataError, RunError, SettingsError
 from anomalyncd.progress import Silent
-from anomalyncd.run.masks import binarize_folder
+from anomalyncd.steps.masks import binarize_folder
 
 
 def spot(size: int = 64, peak: float = 1.0) -> np.ndarray:

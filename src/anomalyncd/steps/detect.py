@@ -12,18 +12,18 @@ import pandas as pd
 from ..config import Config
 from ..data.dataset import Dataset
 from ..data.gather import gather_normal
-from ..data.layouts import stem_of
 from ..discovery.maps import make_maps
 from ..errors import DataError, SettingsError
 from ..model.device import choose_device
+from ..paths import resolved, stem_of
 from ..progress import Silent
 from ..regions.records import ImageRecord, report_files
-from .evaluate import DetectionScores, evaluate_maps
-from .folder import IMAGES_TABLE, LOG, MAPS, METRICS, SCORES, RunFolder
-from .log import logging_to
-from .stages import Stages
-from .store import are_mirrored
-from .tables import to_csv
+from ..run.evaluate import DetectionScores, evaluate_maps
+from ..run.folder import IMAGES_TABLE, LOG, MAPS, METRICS, SCORES, RunFolder
+from ..run.log import logging_to
+from ..run.stages import Stages
+from ..run.store import are_mirrored
+from ..run.tables import to_csv
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def detect_images(
     _check_names(inputs)
     choose_device(config.device)
     inputs.check_outside(out, *([] if normal is None else [normal]))
-    if fitted is not None and fitted.resolve() == out.resolve():
+    if fitted is not None and resolved(fitted) == resolved(out):
         raise SettingsError(f"{out}: the maps would replace the detector that makes them. Choose another folder.")
     normal_images = gather_normal(normal).samples
     with RunFolder(out).writing() as folder, logging_to(folder.place(LOG), progress, "detect_images") as log:

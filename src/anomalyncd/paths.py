@@ -1,0 +1,63 @@
+"""Paths and names of files as people give them and as messages say them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import DataError, WrongTypeError
+
+_N_NAMED = 5  # files that a message names before it only counts
+
+
+def path_of(value: object, what: str) -> Path:
+    """The path that a caller gave as `what`.
+
+    Examples
+    --------
+    >>> path_of(None, "images")
+    Traceback (most recent call last):
+    anomalyncd.errors.WrongTypeError: images: expected a path, but got NoneType.
+    """
+    if not isinstance(value, str | Path):
+        raise WrongTypeError(f"{what}: expected a path, but got {type(value).__name__}.")
+    if value == "" or "\0" in str(value):
+        raise DataError(f"{what}: expected a path, but got {str(value)!r}, which none can be.")
+    return Path(value)
+
+
+def resolved(path: Path) -> Path:
+    """The path without links; one that leads to itself stays, where `Path.resolve` raises."""
+    return Path(os.path.realpath(path))
+
+
+def is_inside(folder: Path, other: Path) -> bool:
+    """Whether `folder` is `other` or lies below it."""
+    return resolved(folder).is_relative_to(resolved(other))
+
+
+def posix(path: str) -> str:
+    """A path that may have been written on Windows, with slashes."""
+    return path.replace("\\", "/")
+
+
+def suffix_of(file: str) -> str:
+    """Lower-case suffix with its dot."""
+    return os.path.splitext(file)[1].lower()
+
+
+def stem_of(file: str) -> str:
+    """The path without its last suffix."""
+    return os.path.splitext(file)[0]
+
+
+def named(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    rest = len(names) - _N_NAMED
+    return ", ".join(names[:_N_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def counted(names: Sequence[str], what: str) -> str:
+    """How many of what there are: "1 map", "2 maps"."""
+    return f"{len(names)} {what}{'' if len(names) == 1 else 's'}"
