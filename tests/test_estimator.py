@@ -125,8 +125,9 @@ def test_without_normal_every_image_has_a_region(line: Line) -> None:
     assert (model.images_["n_regions"] >= 1).all()
     whole = model.regions_[model.regions_["image"] == "image_000000"]
     assert whole[["x", "y", "width", "height"]].to_numpy().tolist() == [[0, 0, 128, 128]]
-    prediction = model.predict([np.zeros((50, 80, 3), np.uint8)], masks=[None])
-    assert prediction.labels[0] in (1, 2, 3) and prediction.regions["width"].tolist() == [80]
+    prediction = model.predict([line.images[0], np.zeros((50, 80, 3), np.uint8)], masks=[None, None])
+    assert prediction.labels[0] in (1, 2, 3) and prediction.regions["width"].tolist() == [128, 80]
+    assert prediction.images["class_name"][1] == "not this product", "a black frame"
 
 
 def test_preset_paper_learns_as_many_outputs_as_classes(line: Line) -> None:

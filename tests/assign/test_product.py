@@ -33,7 +33,7 @@ def slow_fit(x: np.ndarray) -> tuple[list[float], list[float]]:
     return half, nearest
 
 
-@given(st.integers(0, 10**6), st.integers(3, 15))
+@given(st.integers(0, 10**6), st.integers(8, 20))
 @settings(max_examples=30, deadline=None)
 def test_limit_and_scores_are_those_of_loops(seed: int, count: int) -> None:
     x = scenes(seed, count, noise=0.2)
@@ -46,7 +46,7 @@ def test_limit_and_scores_are_those_of_loops(seed: int, count: int) -> None:
     np.testing.assert_allclose(own, np.array(nearest) / (np.array(nearest) + expected), rtol=0.02, atol=1e-3)
 
 
-@pytest.mark.parametrize("count", [3, 5, 12, 60])
+@pytest.mark.parametrize("count", [8, 12, 60])
 def test_new_images_of_the_product_stay_it_and_others_do_not(count: int) -> None:
     called = []
     for run in range(20):
@@ -102,7 +102,7 @@ def test_images_that_could_not_be_read_or_are_of_something_else_are_no_examples(
     assert product(x[25:]).tolist() == [0, 0] and product(x[:0]).shape == (0,)
 
 
-@pytest.mark.parametrize(("count", "rate"), [(0, 0.01), (2, 0.01), (20, 0.0)])
+@pytest.mark.parametrize(("count", "rate"), [(0, 0.01), (7, 0.01), (20, 0.0)])
 def test_too_few_images_or_no_rate_tell_nothing(count: int, rate: float) -> None:
     product, own = fit_product(scenes(0, count), rate)
     assert product is None and own.tolist() == [0.0] * count

@@ -58,8 +58,8 @@ def test_discover_writes_the_run_folder(run: Path) -> None:
     }  # fmt: skip
     images, regions = pd.read_csv(run / "images.csv"), pd.read_csv(run / "regions.csv")
     assert list(images.columns) == [
-        "image", "label", "class_name", "probability", "classes", "n_regions", "unknown", "false_alarm", "p_0", "p_1",
-        "p_2", "p_3", "true_label",
+        "image", "label", "class_name", "probability", "classes", "n_regions", "unknown", "foreign", "false_alarm", "p_0",
+        "p_1", "p_2", "p_3", "true_label",
     ]  # fmt: skip
     assert images["image"].tolist() == sorted(images["image"]) and "good/000.png" in images["image"].tolist()
     assert (images["image"].str.split("/").str[0] == images["true_label"]).all()

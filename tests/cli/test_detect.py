@@ -378,7 +378,7 @@ def hole(count):
     (tmp_path / f"holes{others}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     result = call("detect", product, "--detector", f"holes{others}:Holes", "--out", tmp_path / "out", "--quiet")
-    assert "no finite score, so it is left out of the metrics of images" in result.output
+    assert "no score, so it is left out of the metrics of images" in result.output
     scores = pd.read_csv(tmp_path / "out/scores.csv")["score"]
     assert np.isfinite(scores).sum() == 9
     metrics = json.loads((tmp_path / "out/metrics.json").read_text())

@@ -16,7 +16,7 @@ Distances = npt.NDArray[np.float64]
 MARGIN = 2.0  # times the usual distance of two images: a defect that nobody has seen may change an image so much
 STOP = 1.0  # twice or half the light, or the contrast, which no lamp or lens drifts by
 SAME_LIGHT = 0.01  # stops
-FEWEST = 3  # images that tell anything
+FEWEST = 8  # images that tell anything: of fewer, the first defect would look like another product
 
 
 @dataclass(frozen=True)
