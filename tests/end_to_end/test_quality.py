@@ -19,8 +19,7 @@ def test_classes_and_combined_images() -> None:
     items = list(iter_line(n_per_class=5, n_normal=2, n_combined=2, size=160, kinds=kinds))
     single = [item for item in items if item.label != "combined"]
     combined = [item for item in items if item.label == "combined"]
-    # Which class each region is likest to is asked, as in the paper, not whether it is like any.
-    model = AnomalyNCD(4, backbone=EMBEDDED, unknown={"false_rate": 0})
+    model = AnomalyNCD(4, backbone=EMBEDDED)
     model.fit([item.image for item in single], masks=[item.mask if item.mask.any() else None for item in single])
     found = evaluate([item.label for item in single], model.labels_.tolist())
     assert found.f1 > 0.9 and found.normal_recall == 1
