@@ -13,7 +13,7 @@ from anomalyncd.bench.table import MVTEC, printed
 from anomalyncd.errors import SettingsError
 
 WANTED = [f"table-{number:02d}" for number in (*range(1, 11), 13, 14, 15, 16, 17)] + [
-    "figure-t", "figure-thresholds", "figure-tsne", "combined", "count", "goals", "judgement", "recipe",
+    "figure-t", "figure-thresholds", "figure-tsne", "combined", "count", "goals", "judgement", "maps", "recipe",
 ]  # fmt: skip
 
 
