@@ -28,7 +28,7 @@ def test_other_texts_are_one_line(text: str, monkeypatch: pytest.MonkeyPatch, tm
     ) as caught:
         memory_limit()
     assert len(str(caught.value)) < 300
-    (tmp_path / "a.bmp").write_bytes(b"BM" + bytes(60))
+    (tmp_path / "a.bmp").write_bytes(b"BM" + bytes(12) + b"\x28" + bytes(47))
     with pytest.raises(SettingsError):  # not taken for a fault of the file
         read_image(tmp_path / "a.bmp")
 
