@@ -81,7 +81,7 @@ def fit_product(
 
     Returns
     -------
-    None where fewer than three images, or a rate of 0, tell nothing; and (N,) in 0 … 1: how far each lies from the others.
+    None where fewer than eight images, or a rate of 0, tell nothing; and (N,) in 0 … 1: how far each lies from the others.
 
     Examples
     --------
