@@ -23,13 +23,16 @@ from pathlib import Path
 import numpy as np
 from common import machine, print_table
 from faults.arguments import Things, call_api, call_commands, words
+from faults.bombs import BOMBS
 from faults.disk import full_disks
 from faults.files import hurt_files, hurt_inputs, lose_while_running
+from faults.fuzz import MOST_MB
 from faults.fuzz import fuzz as feed
 from faults.kills import kill_runs
 from faults.scenes import Recipe, discover, recipes, small_line, update
 from faults.server import ForkServer
 from faults.servers import (
+    bombs,
     enlarge_images,
     half_requests_end,
     killed_applies,
@@ -47,7 +50,7 @@ from faults.web import Command
 
 from anomalyncd.demo import DEFECT_KINDS, make_line
 
-SERVER_PARTS = ("sites", "pictures", "slow", "stale", "crash", "late", "secrets", "repeated")
+SERVER_PARTS = ("bombs", "sites", "pictures", "slow", "stale", "crash", "late", "secrets", "repeated")
 
 
 def main() -> None:
@@ -184,6 +187,9 @@ def servers(options: argparse.Namespace, rng: np.random.Generator, work: Path) -
         with Command("review", enlarge_images(run, work, options.side)) as web:
             return many_pictures(web, options.pictures) + too_many_pictures(web, 100, options.pictures)
 
+    if "bombs" in options.only:
+        with Command("serve", Path(shutil.copytree(run, work / "bombs"))) as web:
+            alone("bombs", lambda: bombs(web, BOMBS, content, MOST_MB))
     serve_and_review("sites", sites)
     alone("pictures", pictures)
     serve_and_review("slow", slow)

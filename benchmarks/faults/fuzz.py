@@ -10,7 +10,7 @@ import signal
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -21,7 +21,7 @@ import numpy as np
 from anomalyncd.errors import AnomalyNCDError
 
 from .mutate import mutate
-from .odd import ODD
+from .odd import ODD, Odd
 from .readers import Library, Reader
 from .seeds import INCOMPLETE
 
@@ -50,7 +50,9 @@ class Tally:
         self.failures.append(text)
 
 
-def fuzz(count: int, seed: int, work: Path, *, first: int = 0, keep: Path | None = None) -> Tally:
+def fuzz(
+    count: int, seed: int, work: Path, *, first: int = 0, keep: Path | None = None, odd: Sequence[Odd] = ODD
+) -> Tally:
     """Feed inputs `first` … `count` − 1; the odd ones (bombs, pipes, names …) come first.
 
     keep : folder for copies of the inputs that failed
@@ -61,7 +63,7 @@ def fuzz(count: int, seed: int, work: Path, *, first: int = 0, keep: Path | None
     number = first
     while number < count:
         ours, theirs = context.Pipe()
-        worker = context.Process(target=_work, args=(library, number, count, seed, work / "case", theirs))
+        worker = context.Process(target=_work, args=(library, odd, number, count, seed, work / "case", theirs))
         worker.start()
         theirs.close()
         number = _watch(worker.pid or 0, ours, number, tally, work / "case", keep)
@@ -116,7 +118,9 @@ def _watch(pid: int, messages: Connection, number: int, tally: Tally, case: Path
             return int(message[1])
 
 
-def _work(library: Library, first: int, count: int, seed: int, case: Path, messages: Connection) -> None:
+def _work(
+    library: Library, odd: Sequence[Odd], first: int, count: int, seed: int, case: Path, messages: Connection
+) -> None:
     """One process: an input after the other, and a valid file after each."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
@@ -131,13 +135,13 @@ def _work(library: Library, first: int, count: int, seed: int, case: Path, messa
         rng = np.random.default_rng([seed, number])
         shutil.rmtree(case, ignore_errors=True)
         case.mkdir(parents=True)
-        if number < len(ODD):
-            odd = ODD[number]
-            reader = next(reader for reader in library.readers if reader.name == odd.reader)
-            kind, what = "odd", f"{odd.reader}, {odd.name}"
-            made = odd.make(case)
+        if number < len(odd):
+            one = odd[number]
+            reader = next(reader for reader in library.readers if reader.name == one.reader)
+            kind, what = "odd", f"{one.reader}, {one.name}"
+            made = one.make(case)
             messages.send(("begin", number, what))
-            outcome, seconds, peak, problem = _read_odd(made, odd.suffix, reader, library, case)
+            outcome, seconds, peak, problem = _read_odd(made, one.suffix, reader, library, case)
         else:
             reader = library.readers[rng.choice(len(shares), p=shares)]
             suffix, data = reader.seeds[rng.integers(len(reader.seeds))]
@@ -215,7 +219,7 @@ def _read_odd(
             return _read(reader, path)
     if reader.place is None:
         named = made
-        if made.is_relative_to(case):  # readers choose by the suffix
+        if made.is_relative_to(case) and not made.suffix:  # readers choose by the suffix
             named = made.with_suffix(reader.seeds[0][0])
             made.rename(named)
         return _read(reader, named)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
+from . import bombs
 from .mutate import npy, png, safetensors
-from .seeds import pillow, tiff
+from .seeds import pillow
 
 LONG = "n" * 50_000
 
@@ -76,31 +74,12 @@ def _many_scans(case: Path) -> bytes:
     return data[:-2] + scan * 3000 + data[-2:]
 
 
-def _tiff_bomb(case: Path) -> bytes:
-    """Deflated zeros: 14,000 × 14,000 × 3 × 8 bytes, or so its tags say."""
-    small = tiff(np.zeros((64, 64, 3)), photometric="rgb", compression="zlib")
-    return small.replace(struct.pack("<HHII", 256, 4, 1, 64), struct.pack("<HHII", 256, 4, 1, 60_000)).replace(
-        struct.pack("<HHII", 257, 4, 1, 64), struct.pack("<HHII", 257, 4, 1, 60_000)
-    )
-
-
-def _zeros(size: tuple[int, int]) -> Callable[[Path], bytes]:
-    return lambda _: tiff(np.zeros(size, np.float32), compression="zlib")
-
-
 def _black(form: str, size: tuple[int, int], **options: object) -> bytes:
     return pillow(Image.new("RGB", size), form, **options)
 
 
 def _pickle(made: Path) -> bytes:
     return b"cos\nsystem\n(S'touch " + str(made).encode() + b"'\ntR."
-
-
-def _jpeg_claims(case: Path) -> bytes:
-    data = bytearray(pillow(Image.new("RGB", (16, 16)), "JPEG"))
-    at = data.index(b"\xff\xc0")
-    data[at + 5 : at + 9] = struct.pack(">HH", 65_000, 65_000)
-    return bytes(data)
 
 
 def _zip_bomb(case: Path) -> bytes:
@@ -119,14 +98,6 @@ def _laughs(case: Path) -> bytes:
 
 def _given(text: str) -> Callable[[Path], bytes]:
     return lambda _: text.encode("utf-8", "surrogateescape")
-
-
-def _text_bomb() -> bytes:
-    """zTXt: a comment of 64 MB in 64 KB."""
-    data = png(8, 8)
-    body = b"Comment\0\0" + zlib.compress(bytes(1 << 26), 9)
-    chunk = struct.pack(">I", len(body)) + b"zTXt" + body + struct.pack(">I", zlib.crc32(b"zTXt" + body))
-    return data[:33] + chunk + data[33:]
 
 
 OUTSIDE = ("image", "map", "mask", "weights", "settings", "table of labels")
@@ -155,9 +126,7 @@ PNG_SIZES: dict[str, tuple[int, ...]] = {
     "one pixel wide": (1, 1_000_000),
     "50 million pixels high": (1, 50_000_000),
     "16 bits, 99 million": (10_000, 9_900, 16, 6),
-    "16 bits, 70 million": (10_000, 7_000, 16, 6),
     "palette, 99 million": (10_000, 9_900, 8, 3),
-    "one bit, 99 million": (10_000, 9_900, 1, 0),
 }
 ODD += [Odd("image", f"PNG {words}", lambda _, size=size: png(*size)) for words, size in PNG_SIZES.items()]
 for _reader in ("map", "mask"):
@@ -165,8 +134,7 @@ for _reader in ("map", "mask"):
 ODD += [
     Odd("image", "PNG that claims 60,000 × 60,000", lambda _: png(60_000, 60_000, rows=10)),
     Odd("image", "PNG that claims 2³¹ × 1", lambda _: png(2**31 - 1, 1, rows=0)),
-    Odd("image", "PNG with a packed text of 64 MB", lambda _: _text_bomb()),
-    Odd("image", "JPEG that claims 65,000 × 65,000", _jpeg_claims, ".jpg"),
+    Odd("image", "JPEG that claims 65,000 × 65,000", bombs.huge_jpeg, ".jpg"),
     Odd("image", "JPEG of 3,000 scans", _many_scans, ".jpg"),
     Odd(
         "image",
@@ -176,11 +144,17 @@ ODD += [
     ),
     Odd("image", "black WebP, 49 million", lambda _: _black("WEBP", (16_383, 3_000), lossless=True, method=0), ".webp"),
     Odd("image", "black WebP, 98 million", lambda _: _black("WEBP", (16_383, 6_000), lossless=True, method=0), ".webp"),
-    Odd("image", "TIFF that claims 60,000 × 60,000", _tiff_bomb, ".tif"),
-    Odd("image", "TIFF of 670 MB of zeros", _zeros((14_000, 12_000)), ".tif"),
-    Odd("map", "TIFF of 670 MB of zeros", _zeros((14_000, 12_000)), ".tif"),
-    Odd("map", "TIFF of 400 MB of zeros", _zeros((10_000, 9_900)), ".tif"),
+    Odd("map", "TIFF of 400 MB of floats", bombs.raw_tiff(10_000, 9900, 1, 32, 3), ".tif"),
 ]
+for _reader in ("image", "image of a request"):
+    ODD += [Odd(_reader, name, make) for name, make in bombs.BOMBS.items()]
+for _reader in ("map", "mask"):
+    ODD += [Odd(_reader, f"TIFF of {name}", make, ".tif") for name, make in bombs.TIFF_BOMBS.items()]
+for _reader in ("image", "map", "mask"):
+    ODD += [Odd(_reader, f"TIFF of {name}", make, ".tif") for name, make in bombs.LARGE_TIFFS.items()]
+    ODD += [Odd(_reader, name, make) for name, make in bombs.LARGE_IMAGES.items() if _reader != "mask"]
+for _reader in ("map", "mask"):
+    ODD += [Odd(_reader, f"NPY {name}", make, ".npy") for name, make in bombs.ARRAYS.items()]
 NPY = "{'descr': %r, 'fortran_order': False, 'shape': %s}"
 NPY_HEADERS = {
     "of 10¹⁸ values": NPY % ("<f4", (10**9, 10**9)),

@@ -33,6 +33,8 @@ from anomalyncd.settings_text import parse_setting, read_config
 from .scenes import small_line
 from .seeds import Seeds, picture_seeds, text_seeds, weight_seeds
 
+SERVED_PIXELS = 64_000_000  # as `serve` allows by default; its own module needs more than the default install
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -95,6 +97,7 @@ class Library:
 def _outside(seeds: Seeds) -> list[Reader]:
     return [
         Reader("image", lambda path: _array(read_image(path)), seeds["image"], share=4),
+        Reader("image of a request", _request, seeds["image"], share=1),
         Reader("stored pixels", _pixels, seeds["image"], share=1),
         Reader("map", lambda path: _array(read_map(path)), seeds["map"], share=3),
         Reader("mask", lambda path: _array(read_mask(path)), seeds["mask"], share=3),
@@ -154,7 +157,12 @@ def _comparable(value: object) -> object:
 
 
 def _array(values: np.ndarray) -> tuple[object, ...]:
-    return values.shape, str(values.dtype), hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+    return values.shape, str(values.dtype), hashlib.sha256(np.ascontiguousarray(values)).hexdigest()
+
+
+def _request(path: Path) -> object:
+    """As `serve` reads what it is sent."""
+    return _array(read_image(path.read_bytes(), max_pixels=SERVED_PIXELS))
 
 
 def _pixels(path: Path) -> object:

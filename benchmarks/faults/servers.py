@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from .web import HOST, Command, Web, half_body, half_head, nothing, slow_crowd
+from .web import HOST, Answer, Command, Web, half_body, half_head, nothing, slow_crowd
 
 OTHER_SITES = (
     {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"}, {"Origin": "http://evil.example"}, {"Origin": "null"},
     {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"},
 )  # fmt: skip
+SERVED_BYTES = 32_000_000  # of a request, by default
 OWN_TOKEN = "a token of my own"
 SLOWEST = 20.0  # seconds for a good answer beside a crowd, on a busy machine
 
@@ -57,6 +58,31 @@ def many_pictures(web: Command, count: int) -> list[str]:
     failures = [f"overlay: {a.status} {a.body[:100]!r}" for a in answers if a.status != 200]
     if web.peak_mb > before + 3 * (alone - before):
         failures.append(f"{count} overlays took {web.peak_mb:.0f} MB, one took {alone:.0f} MB")
+    return failures
+
+
+def bombs(web: Command, contents: Mapping[str, Callable[[Path], Any]], good: bytes, most_mb: float) -> list[str]:
+    """Images that are made to harm, four at a time: each is refused in words or classed, and takes no flood of memory."""
+
+    def send(name: str) -> tuple[str, Answer] | None:
+        content = contents[name](Path())
+        if len(content) > SERVED_BYTES:
+            return None
+        return name, web.ask("/v1/predict", content, kind="application/octet-stream", timeout=600)
+
+    before = web.peak_mb
+    with ThreadPoolExecutor(4) as pool:
+        answers = [sent for sent in pool.map(send, contents) if sent is not None]
+    counts = Counter(answer.status for _, answer in answers)
+    print(
+        f"  {len(answers)} images: {dict(counts)}; serve took {before:.0f} MB before, {web.peak_mb:.0f} MB at most",
+        flush=True,
+    )
+    failures = [f"{name}: {a.status} {a.body[:100]!r}" for name, a in answers if a.status not in (200, 422)]
+    if web.peak_mb > most_mb:
+        failures.append(f"took {web.peak_mb:.0f} MB")
+    if (after := web.ask("/v1/predict", good, kind="image/png")).status != 200:
+        failures.append(f"a good image after them: {after.status}")
     return failures
 
 

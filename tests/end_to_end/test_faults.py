@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,14 @@ from anomalyncd.run.evaluate import read_labels
 from anomalyncd.settings_text import read_config
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from faults.bombs import BOMBS
 from faults.disk import full_disks
 from faults.files import hurt_files
 from faults.fuzz import fuzz
 from faults.kills import kill_runs
 from faults.mutate import mutate, npy, png
-from faults.odd import ODD
+from faults.odd import Odd
+from faults.readers import Reader
 from faults.scenes import recipes, small_line
 from faults.seeds import picture_seeds
 from faults.server import ForkServer
@@ -60,10 +63,31 @@ def test_damaged_files(server: ForkServer, tmp_path: Path) -> None:
 
 
 def test_malformed_files_to_all_readers(tmp_path: Path) -> None:
-    tally = fuzz(len(ODD) + 120, 1, tmp_path, first=len(ODD))
+    bombs = [Odd("image", name, make) for name, make in BOMBS.items() if "megapixels" not in name]  # these take seconds
+    assert len(bombs) > 40
+    tally = fuzz(len(bombs) + 120, 1, tmp_path, odd=bombs)
     assert tally.failures == []
-    assert tally.n_good == sum(tally.kinds.values()) == 120
+    assert tally.n_good == sum(tally.kinds.values()) == len(bombs) + 120
     assert {outcome for _, outcome in tally.outcomes} >= {"read", "BadFileError"}
+
+
+def test_the_fuzzer_sees_a_flood_and_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would find nothing, whatever the readers do."""
+
+    def wait(path: Path) -> int:
+        while path.stem == "odd":
+            pass
+        return 0
+
+    status = Path("/proc/self/status").read_text().split("VmRSS:")[1]
+    monkeypatch.setattr("faults.fuzz.MOST_MB", int(status.split()[0]) / 1024 + 100)
+    monkeypatch.setattr("faults.fuzz.HANG", 2.0)
+    seeds = [(".png", SEEDS["image"][0][1])]
+    flood = Reader("image", lambda path: np.ones(100_000_000 if path.stem == "odd" else 1).size, seeds)
+    readers = [flood, Reader("mask", wait, seeds)]
+    monkeypatch.setattr("faults.fuzz.Library", lambda _: SimpleNamespace(readers=readers, folder=tmp_path))
+    tally = fuzz(2, 0, tmp_path, odd=[Odd(name, "anything", lambda _: b"x") for name in ("image", "mask")])
+    assert len(tally.failures) == 2 and "MB of memory" in tally.failures[0] and "hang" in tally.failures[1]
 
 
 READERS: list[tuple[Callable[[Path], object], str, list[tuple[str, bytes]]]] = [
