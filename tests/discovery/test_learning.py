@@ -35,7 +35,7 @@ def test_the_number_is_found_kept_and_not_estimated_again(
     model = fit(line, run, given, "auto", most_classes=6)
     found = estimate(run)
     assert found["normal"] == 1 and model.classes_.tolist() == list(range(int(found["count"]) + 1))  # type: ignore[call-overload]
-    assert len(found["communities"]) == len(found["gaps"]) == 3 and model.model_.n_region_classes >= 2  # type: ignore[arg-type]
+    assert len(found["answers"]) == 4 and model.model_.n_region_classes >= 2  # type: ignore[arg-type]
     assert (model.labels_[: KINDS.count(GOOD)] == 0).all() and (model.labels_[KINDS.count(GOOD) :] > 0).all()
     before = content(run)
     monkeypatch.setattr(module, "estimate_count", lambda *_, **__: pytest.fail("estimated again"))

@@ -18,7 +18,8 @@ from anomalyncd.run.folder import RunFolder
 
 @pytest.fixture(scope="module")
 def found() -> CountEstimate:
-    return CountEstimate(5, 4, 9, [20, 10, 5], [4, 5, 9], [4, 9, 9], 12.0)
+    answers = {"silhouette": 20, "eigengap": 9, "communities": 5, "shared neighbours": 4}
+    return CountEstimate(5, 4, 20, 9, "cannot tell", answers, 12.0, 100, 10)
 
 
 @pytest.fixture
@@ -49,9 +50,12 @@ def test_every_answer_and_the_choice_are_drawn(found: CountEstimate, figures: li
     assert picture is not None and min(picture.shape[:2]) > 300 and picture.std() > 10
     (axis,) = figures[0].axes
     drawn = {line.get_label(): list(line.get_xdata()) for line in axis.lines}
-    assert drawn["communities"] == found.communities and drawn["gap of eigenvalues"] == found.gaps
+    assert drawn["answers"] == [5, 9, 4, 20], "by the names of the ways, as count.json has them"
     assert drawn["chosen"] == [found.count] * 2
     assert " ".join(axis.get_title().split()) == count_sentence(found.to_json_dict())
+
+
+SAME = {"silhouette": 5, "eigengap": 5, "communities": 5, "shared neighbours": 5}
 
 
 @pytest.mark.parametrize(
@@ -59,19 +63,15 @@ def test_every_answer_and_the_choice_are_drawn(found: CountEstimate, figures: li
     [
         (
             {},
-            "cannot tell for sure: 4 to 9 all show at some scale. 5 is the coarser answer, and 9 is the next finer one",
-        ),
-        ({"low": 5, "high": 5}, "Estimated: 5 kinds. Coarser and finer looks say the same."),
-        ({"low": 4, "high": 5, "communities": [4, 5, 5], "gaps": [4, 5, 5]}, "A coarser look gives 4"),
-        ({"count": 4, "low": 4, "high": 5, "communities": [4, 4, 5], "gaps": [4, 4, 5]}, "A finer look gives 5"),
-        (
-            {"count": 1, "low": 1, "high": 1, "communities": [], "gaps": []},
-            "one kind, because the regions fall into groups",
+            "cannot tell how many kinds there are: four ways of counting say 4, 5, 9 and 20. 5 is a coarse answer. If a",
         ),
         (
-            {"count": 1, "low": 1, "high": 3, "communities": [], "gaps": []},
-            "one kind, because there are too few regions",
+            {"verdict": "agreed"},
+            "Estimated: 5 kinds; four ways of counting say 4, 5, 9 and 20. If a class looks mixed, 9 is",
         ),
+        ({"verdict": "agreed", "answers": SAME, "finer": None}, "5 kinds; four ways of counting say the same."),
+        ({"verdict": "one kind", "count": 1, "finer": 3}, "1 kind, because the regions fall into groups no more than"),
+        ({"verdict": "too few", "count": 1, "finer": None, "answers": {}}, "1 kind, because there are too few regions"),
     ],
 )
 def test_the_estimate_in_words(found: CountEstimate, changes: dict[str, Any], sentence: str) -> None:
@@ -84,9 +84,3 @@ def test_nothing_is_drawn_where_nothing_was_estimated(tmp_path: Path) -> None:
     few = estimate_count(np.eye(3, dtype=np.float32), most=5)
     write(tmp_path / "run", few)
     assert draw_count(FinishedRun(tmp_path / "run")) is None and not (tmp_path / "run" / "pictures").exists()
-
-
-def test_one_candidate_only(found: CountEstimate, tmp_path: Path) -> None:
-    first = {name: values[:1] for name, values in found.to_json_dict().items() if isinstance(values, list)}
-    write(tmp_path / "run", found, **first, count=2, low=2, high=2)
-    assert draw_count(FinishedRun(tmp_path / "run")) is not None

@@ -1,12 +1,10 @@
-"""How many kinds there are: an estimate from the features alone, with its evidence."""
+"""How many kinds there are: an estimate from the features alone, with its range and what it rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-import networkx
 import numpy as np
 import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, linkage
@@ -18,149 +16,200 @@ from threadpoolctl import threadpool_limits
 
 Floats = npt.NDArray[np.float32]
 Points = npt.NDArray[np.float64]
-SCALES = (5, 10, 20)  # a region's neighbours are the nearest N/5, N/10 and N/20 of all N
-LEAST_NEIGHBOURS = 5
-LEAST_REGIONS = 8  # fewer tell nothing
+Verdict = Literal["agreed", "cannot tell", "one kind", "too few"]
 MOST_REGIONS = 1000  # that are looked at
-STARTS = 3  # of Louvain's search, of which the best counts
-BLOBS = 20  # clouds without kinds, for comparison
-BLOB_REGIONS = 300  # that are compared with them
-BLOB_KINDS = range(2, 9)  # numbers of clusters that they are compared at
-STANDS_OUT = 4.0  # deviations among blobs from which on there are kinds at all
+LEAST_REGIONS = 6  # of which kinds can be told at all
+NEIGHBOURS, SHARE = 10, 0.1  # of a region: so many, or that share of all, whichever is more
+LEAST_MEMBERS = 5  # of a community that is a kind; smaller ones are rare kinds, see outliers.py
+STARTS = 3  # of each search for communities
+WIDE = 2  # where one way of counting finds so many times as many as another, nobody can tell
+CLOUDS = 20  # without kinds, for comparison
+MOST_IN_CLOUD = 400
+CLEARLY = 2.5  # standard deviations above the clouds
 
 
 @dataclass(frozen=True)
 class CountEstimate:
     """An estimate of the number of kinds, and what it rests on.
 
-    count : the estimate; low, high : range of numbers that a somewhat coarser or finer look gives
-    neighbours : of each scale at which the regions were looked at
-    communities : answer of Louvain's communities at each scale; gaps : answer of the largest gap between eigenvalues
-    structure : how far the best silhouette stands out from those of single clouds, in deviations; below 4 there is one kind
+    count, finer : the two answers in the middle, of which the coarser is the estimate; finer is None where they are the same
+    low, high : the smallest and the largest answer
+    verdict : `agreed`, `cannot tell` (answers differ widely), `one kind` (no more groups than a cloud without any has), or
+        `too few` regions
+    answers : way of counting → number of kinds; empty where there are too few regions
+    above_clouds : how far the groups lie apart, in standard deviations above what clouds without groups show
+    n_regions : that were looked at; neighbours : of each; a kind with fewer regions than these is easily missed
     """
 
     count: int
     low: int
     high: int
-    neighbours: list[int]
-    communities: list[int]
-    gaps: list[int]
-    structure: float
+    finer: int | None
+    verdict: Verdict
+    answers: dict[str, int]
+    above_clouds: float | None
+    n_regions: int
+    neighbours: int
 
     def to_json_dict(self) -> dict[str, Any]:
         """Plain numbers, for a file."""
         return asdict(self)
 
 
-def estimate_count(
-    features: Floats, most: int, *, seed: int = 0, on_step: Callable[[], None] = lambda: None
-) -> CountEstimate:
+def estimate_count(features: Floats, most: int, *, seed: int = 0) -> CountEstimate:
     """Estimate the number of kinds among unit vectors.
 
-    First, are there any? A cloud without kinds can be cut into clusters too, so the silhouettes of Ward's clusters must
-    stand out from those of Gaussian blobs of the very same covariance. If so, two criteria that know nothing of each other
-    answer at three scales each: Louvain's communities in the graph of nearest neighbours, and the largest gap between the
-    eigenvalues of that graph's Laplacian. True kinds show at every scale, what is cut out of a continuum at one only. Of the
-    six answers the middle one is taken, of two middle ones the coarser; the range leaves the smallest and the largest out.
+    Four ways of counting, none of which has anything to tune: the number of Ward's clusters that lie apart best
+    (silhouette); the largest gap among the eigenvalues of the net of nearest neighbours; and the communities in that net
+    (Louvain), once with links as strong as the cosine, once as strong as the share of neighbours that two regions have in
+    common. Of the two answers in the middle the coarser is taken. Groups that lie no further apart than those which the
+    same search finds in clouds of the same spread without any groups are none: then there is one kind.
 
     Parameters
     ----------
     features : (R, D) unit vectors
     most : largest number to consider
-    on_step : called after each of `N_STEPS` steps
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> x = np.eye(8, dtype=np.float32)[np.arange(60) % 3] + rng.normal(0, 0.1, (60, 8)).astype(np.float32)
-    >>> estimate_count(x / np.linalg.norm(x, axis=1, keepdims=True), most=6).count
-    3
+    >>> found = estimate_count(x / np.linalg.norm(x, axis=1, keepdims=True), most=6)
+    >>> found.count, found.verdict
+    (3, 'agreed')
     """
     rng = np.random.default_rng(seed)
-    if len(features) > MOST_REGIONS:
-        features = features[np.sort(rng.choice(len(features), MOST_REGIONS, replace=False))]
-    n = len(features)
-    most = min(most, n // 4)
-    if n < LEAST_REGIONS or most < 2:
-        return CountEstimate(1, 1, max(min(n, most), 1), [], [], [], 0.0)
+    some = _sample(features.astype(np.float64), MOST_REGIONS, rng)
+    neighbours = max(min(max(NEIGHBOURS, int(SHARE * len(some))), len(some) - 1), 0)
+    most = min(most, len(some) // 2)
+    if len(some) < LEAST_REGIONS or most < 2:
+        return CountEstimate(1, 1, 1, None, "too few", {}, None, len(some), neighbours)
     with threadpool_limits(1):  # more threads add up in the order in which they end
-        structure = _structure(features.astype(np.float64), rng)
-        on_step()
-        if structure < STANDS_OUT:
-            return CountEstimate(1, 1, 1, [], [], [], structure)
-        neighbours = [max(LEAST_NEIGHBOURS, n // scale) for scale in SCALES]
-        communities, gaps = [], []
-        for k in neighbours:
-            graph = neighbour_graph(features, k)
-            communities.append(min(count_communities(graph), most))
-            gaps.append(largest_gap(graph, most))
-            on_step()
-    answers = sorted(communities + gaps)
-    middle = answers[(len(answers) - 1) // 2]
-    return CountEstimate(middle, answers[1], answers[-2], neighbours, communities, gaps, structure)
+        cosine, shared = neighbour_nets(some, neighbours)
+        answers = {
+            "silhouette": by_silhouette(some, most),
+            "eigengap": by_eigengap(cosine, most),
+            "communities": by_communities(cosine, most, rng),
+            "shared neighbours": by_communities(shared, most, rng),
+        }
+        low, count, finer, high = sorted(answers.values())
+        above = above_clouds(_sample(some, MOST_IN_CLOUD, rng), max(count, 2), rng)
+    verdict: Verdict = "cannot tell" if high >= WIDE * low else "agreed"
+    if count == 1 or above < CLEARLY:
+        low, high, verdict = 1, 1, "one kind"
+        count, finer = 1, finer if count == 1 else count
+    return CountEstimate(
+        count, low, high, finer if finer > count else None, verdict, answers, above, len(some), neighbours
+    )
 
 
-N_STEPS = 1 + len(SCALES)  # of `estimate_count`, for a progress bar
+def neighbour_nets(points: Points, k: int) -> tuple[Points, Points]:
+    """Two nets (R, R) of the regions, each of which has k nearest neighbours and itself.
 
-
-def neighbour_graph(features: Floats, k: int) -> Points:
-    """Weights (N, N) of a graph: the cosine where one of two regions is among the k nearest of the other, else 0.
-
-    A neighbour that is not alike at all (cosine below 0) still is one, so that no region stands alone.
+    In the first a region is linked with its neighbours, by the cosine; in the second with all that share some of them, by
+    their share of all the neighbours of the two.
     """
-    cosines = features.astype(np.float64) @ features.T.astype(np.float64)
-    np.fill_diagonal(cosines, -np.inf)
-    k = min(k, len(features) - 1)
-    nearest = np.argpartition(-cosines, k - 1, axis=1)[:, :k]
-    weights = np.zeros_like(cosines)
-    np.put_along_axis(weights, nearest, np.maximum(np.take_along_axis(cosines, nearest, axis=1), 1e-3), axis=1)
-    return np.maximum(weights, weights.T)
+    cosines = points @ points.T
+    np.fill_diagonal(cosines, np.inf)
+    near = np.zeros(cosines.shape)
+    np.put_along_axis(near, np.argpartition(-cosines, k, axis=1)[:, : k + 1], 1.0, axis=1)
+    common = near @ near.T
+    nets = np.maximum(near, near.T) * np.clip(cosines, 0, 1), common / (2 * (k + 1) - common)
+    for net in nets:
+        np.fill_diagonal(net, 0)
+    return nets
 
 
-def count_communities(graph: Points) -> int:
-    """Number of communities that Louvain's method finds in a weighted graph (N, N), the best of a few starts."""
-    edges = networkx.from_numpy_array(graph)
-    found = [networkx.community.louvain_communities(edges, seed=start) for start in range(STARTS)]
-    return len(max(found, key=lambda communities: networkx.community.modularity(edges, communities)))
+def by_silhouette(points: Points, most: int) -> int:
+    """The number of Ward's clusters whose members are nearest to their own cluster, compared with the next one."""
+    distances = pdist(points)
+    tree, square = linkage(distances, "ward"), squareform(distances)
+    return 2 + int(np.argmax([_silhouette(tree, square, k) for k in range(2, most + 1)]))
 
 
-def largest_gap(graph: Points, most: int) -> int:
-    """The number K, from 2 to `most`, after which the eigenvalues of the graph's normalised Laplacian rise most.
-
-    A graph of K parts without an edge between them has K eigenvalues of 0.
-    """
-    last = min(most, len(graph) - 1)
-    values = eigh(laplacian(graph, normed=True), eigvals_only=True, subset_by_index=(0, last))
+def by_eigengap(net: Points, most: int) -> int:
+    """The number of eigenvalues of the net's Laplacian below the largest step: of parts that hardly hang together."""
+    last = min(most, len(net) - 1)
+    values = eigh(laplacian(net, normed=True), eigvals_only=True, subset_by_index=[0, last])
     return 2 + int(np.diff(values)[1:].argmax())
 
 
-def _structure(points: Points, rng: np.random.Generator) -> float:
-    """How far the silhouettes of clusters exceed those of blobs with the same covariance, in deviations of the latter."""
-    if len(points) > BLOB_REGIONS:
-        points = points[rng.choice(len(points), BLOB_REGIONS, replace=False)]
-    _, lengths, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
-    lengths = lengths[: len(points) - 1]
-    lengths = lengths[lengths > 1e-4 * max(lengths.max(), 1e-2)]
-    if not len(lengths):  # all regions are the same
+def by_communities(net: Points, most: int, rng: np.random.Generator) -> int:
+    """Groups with more links inside than chance would have: the best of a few searches by Louvain's method."""
+    found = max((louvain(net, rng) for _ in range(STARTS)), key=lambda labels: modularity(net, labels))
+    return min(max(int((np.bincount(found) >= LEAST_MEMBERS).sum()), 1), most)
+
+
+def louvain(net: Points, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Communities (R,) of a net (R, R): regions move to the community with which modularity gains most, until none does;
+    then communities are the regions of a smaller net, and so on (Blondel et al. 2008).
+
+    Examples
+    --------
+    >>> louvain(np.kron(np.eye(2), np.ones((3, 3))) - np.eye(6), np.random.default_rng(0)).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    labels = np.arange(len(net))
+    while True:
+        degrees, total, community = net.sum(axis=1), max(net.sum(), 1e-12), np.arange(len(net))
+        inside, moved = degrees.copy(), True  # of each community, the sum of its members' degrees
+        while moved:
+            moved = False
+            for node in rng.permutation(len(net)):
+                own = community[node]
+                inside[own] -= degrees[node]
+                links = np.bincount(community, weights=net[node], minlength=len(net))
+                links[own] -= net[node, node]
+                gain = links - inside * degrees[node] / total
+                best = int(gain.argmax())
+                if gain[best] > gain[own] + 1e-9:
+                    community[node], moved = best, True
+                inside[community[node]] += degrees[node]
+        _, community = np.unique(community, return_inverse=True)
+        if len(community) == community.max() + 1:
+            return labels
+        labels, members = community[labels], np.eye(community.max() + 1)[community]
+        net = members.T @ net @ members
+
+
+def modularity(net: Points, labels: npt.NDArray[np.int64]) -> float:
+    """Share of the links that lie within communities (R,), less what chance would put there."""
+    members, total = np.eye(labels.max() + 1)[labels], max(net.sum(), 1e-12)
+    degrees = members.T @ net.sum(axis=1)
+    return float((members * (net @ members)).sum() / total - (degrees**2).sum() / total**2)
+
+
+def above_clouds(points: Points, count: int, rng: np.random.Generator) -> float:
+    """How far Ward's clusters lie apart, in standard deviations above those of clouds without groups.
+
+    A cloud has the very covariance of the points: its coordinates along the main axes are those of a Gaussian, made
+    orthogonal. A long cloud falls into halves of a fair silhouette, so it takes more than that to be two kinds.
+    """
+    centred = points - points.mean(axis=0)
+    axes, spread, _ = np.linalg.svd(centred, full_matrices=False)
+    kept = spread[: len(points) - 1] > 1e-6 * max(spread[0], 1e-12)
+    spread = spread[: len(points) - 1][kept]
+    if not len(spread):
         return 0.0
-    blobs = []
-    for _ in range(BLOBS):
-        directions = rng.standard_normal((len(points), len(lengths)))
-        directions, _ = np.linalg.qr(directions - directions.mean(axis=0))
-        blobs.append(_silhouettes(directions * lengths))
-    usual = np.mean(blobs, axis=0)
-    by_chance = (np.array(blobs) - usual).max(axis=1)
-    excess = (_silhouettes(points) - usual).max()
-    return float((excess - by_chance.mean()) / max(by_chance.std(), 1e-3))
+
+    def apart(cloud: Points) -> float:
+        distances = pdist(cloud)
+        return _silhouette(linkage(distances, "ward"), squareform(distances), count)
+
+    clouds = []
+    for _ in range(CLOUDS):
+        noise = rng.standard_normal((len(points), len(spread)))
+        clouds.append(apart(np.linalg.qr(noise - noise.mean(axis=0))[0] * spread))
+    own = apart(axes[:, : len(kept)][:, kept] * spread)
+    return (own - float(np.mean(clouds))) / max(float(np.std(clouds)), 1e-6)
 
 
-def _silhouettes(points: Points) -> Points:
-    """Of Ward's clusters, one for each of `BLOB_KINDS`; −1 where there are too few points."""
-    distances, tree = pdist(points), linkage(points, "ward")
-    square = squareform(distances)
-    out = np.full(len(BLOB_KINDS), -1.0)
-    for place, k in enumerate(BLOB_KINDS):
-        labels = fcluster(tree, k, "maxclust")
-        if 1 < len(np.unique(labels)) < len(points):
-            out[place] = silhouette_score(square, labels, metric="precomputed")
-    return out
+def _silhouette(tree: Points, distances: Points, count: int) -> float:
+    labels = fcluster(tree, count, "maxclust")
+    return float(silhouette_score(distances, labels, metric="precomputed")) if labels.max() > 1 else -1.0
+
+
+def _sample(points: Points, most: int, rng: np.random.Generator) -> Points:
+    if len(points) <= most:
+        return points
+    return points[np.sort(rng.choice(len(points), most, replace=False))]

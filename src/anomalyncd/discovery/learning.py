@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..assign.count import N_STEPS, CountEstimate, estimate_count
+from ..assign.count import CountEstimate, estimate_count
 from ..assign.false_alarms import add_looks
 from ..assign.normal_kind import normal_kind
 from ..config import Config
@@ -153,10 +153,10 @@ def count_classes(parts: FeatureParts, used: Rows, config: Config, progress: Sil
     ----------
     parts : name → (R, V, L, C) features of all regions
     """
-    with progress.task("Number of classes", N_STEPS) as advance:
-        return estimate_count(
-            _features(parts, used, config), config.most_classes, seed=config.random_state, on_step=advance
-        )
+    with progress.task("Number of classes", 1) as advance:
+        found = estimate_count(_features(parts, used, config), config.most_classes, seed=config.random_state)
+        advance()
+    return found
 
 
 def _train(

@@ -109,51 +109,41 @@ def count_sentence(found: Mapping[str, Any]) -> str:
 
     Examples
     --------
-    >>> count_sentence({"count": 4, "low": 4, "high": 5, "communities": [4, 4, 5], "gaps": [4, 5, 5]})
-    'Estimated: 4 kinds. A finer look gives 5: if a class looks mixed, ask for more (--classes).'
+    >>> count_sentence({"verdict": "agreed", "count": 4, "finer": 5, "answers": {"a": 4, "b": 5, "c": 4, "d": 5}})[:60]
+    'Estimated: 4 kinds; four ways of counting say 4, 4, 5 and 5.'
     """
-    count, low, high = found["count"], found["low"], found["high"]
-    answers = [*found["communities"], *found["gaps"]]
-    if not answers:
-        if high > 1:
-            return "Estimated: one kind, because there are too few regions to tell more apart (--classes)."
-        return "Estimated: one kind, because the regions fall into groups no more than a single cloud does (--classes)."
-    said = f"Estimated: {count} kind{'s' * (count != 1)}."
-    finer = min((answer for answer in answers if answer > count), default=None)
-    if high >= 2 * low and high > low + 1:
-        more = "" if finer is None else f", and {finer} is the next finer one"
-        return (
-            f"{said} The regions cannot tell for sure: {low} to {high} all show at some scale. {count} is the coarser "
-            f"answer{more} (--classes)."
-        )
-    if low == high:
-        return f"{said} Coarser and finer looks say the same."
-    hints = []
-    if high > count:
-        hints.append(f"A finer look gives {finer or high}: if a class looks mixed, ask for more (--classes).")
-    if low < count:
-        hints.append(f"A coarser look gives {low}: if two classes look alike, ask for fewer (--classes).")
-    return " ".join([said, *hints])
+    count, finer, verdict = found["count"], found["finer"], found["verdict"]
+    said = f"Estimated: {count} kind{'s' * (count != 1)}"
+    next_finer = "" if finer is None else f" If a class looks mixed, {finer} is the next finer answer (--classes)."
+    if verdict == "too few":
+        return f"{said}, because there are too few regions to tell more apart (--classes)."
+    if verdict == "one kind":
+        return f"{said}, because the regions fall into groups no more than a single cloud does.{next_finer}"
+    *first, last = map(str, sorted(found["answers"].values()))
+    answers = f"four ways of counting say {', '.join(first)} and {last}"
+    if verdict == "cannot tell":
+        return f"The regions cannot tell how many kinds there are: {answers}. {count} is a coarse answer.{next_finer}"
+    if len({*first, last}) == 1:
+        return f"{said}; four ways of counting say the same."
+    return f"{said}; {answers}.{next_finer}"
 
 
 def draw_count(run: FinishedRun) -> Path | None:
-    """Draw what each look at the regions says about the number of kinds, with the choice marked; None where it was given."""
+    """Draw what each way of counting says about the number of kinds, with the choice marked; None where it was given."""
     found = run.count
-    if not found or not found["communities"]:
+    if not found or not found["answers"]:
         return None
+    ways, answers = list(found["answers"]), list(found["answers"].values())
     figure = Figure(figsize=(7, 3.4), layout="constrained")
     axis = figure.subplots()
     axis.axvspan(found["low"] - 0.3, found["high"] + 0.3, color="#dbe7f5", label="range")
     axis.axvline(found["count"], color="#b3261e", linewidth=2, label="chosen")
-    scales = range(len(found["neighbours"]))
-    axis.plot(found["communities"], [y + 0.12 for y in scales], "o", ms=9, color="#1f4e8c", label="communities")
-    axis.plot(found["gaps"], [y - 0.12 for y in scales], "D", ms=8, color="#d98200", label="gap of eigenvalues")
-    axis.set_yticks(list(scales), [f"nearest {k}" for k in found["neighbours"]])
-    axis.set_ylim(len(scales) - 0.5, -0.5)
-    axis.set_xlim(0.5, max(*found["communities"], *found["gaps"], found["high"]) + 1.5)
+    axis.plot(answers, range(len(ways)), "o", ms=9, color="#1f4e8c", label="answers")
+    axis.set_yticks(range(len(ways)), ways)
+    axis.set_ylim(len(ways) - 0.5, -0.5)
+    axis.set_xlim(0.5, max(*answers, found["high"]) + 1.5)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_xlabel("number of kinds of region")
-    axis.set_ylabel("each compared with its")
     axis.set_title(textwrap.fill(count_sentence(found), 80), fontsize=10)
     axis.legend(frameon=False, fontsize=8)
     buffer = io.BytesIO()

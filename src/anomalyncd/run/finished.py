@@ -139,7 +139,7 @@ with `anomalyncd discover`.
         """How the number of classes was estimated; None where it was given."""
         path = self.folder.place(COUNT)
         count: dict[str, Any] | None = self.folder.read_json(COUNT)
-        needed = {"count", "low", "high", "neighbours", "communities", "gaps", "normal"}
+        needed = {"count", "low", "high", "finer", "verdict", "answers", "normal"}
         if path.exists() and not (isinstance(count, dict) and needed <= set(count)):
             raise RunError(f"{path}: expected how the number of classes was estimated, but it is damaged.")
         return count
