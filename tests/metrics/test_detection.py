@@ -80,6 +80,7 @@ def slow_aupro(maps, masks, max_fpr):
 
 def slow_box_rates(predicted, true, iou):
     n_true = n_predicted = n_missed = n_false = 0
+    defective = []  # of each image with a defect: its predicted boxes, and those among them that match
 
     def box_pixels(region):
         ys, xs = [y for y, _ in region], [x for _, x in region]
@@ -91,8 +92,17 @@ def slow_box_rates(predicted, true, iou):
         n_missed += sum(all(len(a & b) <= iou * len(a | b) for b in found) for a in wanted)
         n_false += sum(all(len(a & b) <= iou * len(a | b) for a in wanted) for b in found)
         n_true, n_predicted = n_true + len(wanted), n_predicted + len(found)
+        if wanted:
+            hits = sum(any(len(a & b) > iou * len(a | b) for a in wanted) for b in found)
+            defective.append((len(found), hits))
+    inside = sum(n for n, _ in defective)
     return BoxRates(
-        n_false / n_predicted if n_predicted else None, n_missed / n_true if n_true else None, n_true, n_predicted
+        n_false / n_predicted if n_predicted else None,
+        n_missed / n_true if n_true else None,
+        n_true,
+        n_predicted,
+        sum(n - hits for n, hits in defective) / inside if inside else None,
+        sum(not hits for _, hits in defective) / len(defective) if defective else None,
     )
 
 
@@ -342,16 +352,16 @@ def test_box_rates_equal_brute_force(masks, iou):
 def test_boxes_at_exactly_the_limit_do_not_match():
     true, predicted = np.ones((1, 10), dtype=bool), np.zeros((1, 10), dtype=bool)
     predicted[0, 0] = True
-    assert box_rates([predicted], [true]) == BoxRates(fpr=1.0, fnr=1.0, n_true=1, n_predicted=1)
+    assert box_rates([predicted], [true]) == BoxRates(1.0, 1.0, 1, 1, fpr_defective=1.0, fnr_images=1.0)
     predicted[0, 1] = True
-    assert box_rates([predicted], [true]) == BoxRates(fpr=0.0, fnr=0.0, n_true=1, n_predicted=1)
+    assert box_rates([predicted], [true]) == BoxRates(0.0, 0.0, 1, 1, fpr_defective=0.0, fnr_images=0.0)
 
 
 def test_boxes_match_within_one_image_only_and_none_is_an_empty_mask():
     mask = np.eye(5, dtype=bool)
-    assert box_rates([mask, None], [None, mask]) == BoxRates(fpr=1.0, fnr=1.0, n_true=1, n_predicted=1)
+    assert box_rates([mask, None], [None, mask]) == BoxRates(1.0, 1.0, 1, 1, fpr_defective=None, fnr_images=1.0)
     assert box_rates([None], [None]) == BoxRates(fpr=None, fnr=None, n_true=0, n_predicted=0)
-    assert box_rates([np.zeros((3, 3))], [mask]) == BoxRates(fpr=None, fnr=1.0, n_true=1, n_predicted=0)
+    assert box_rates([np.zeros((3, 3))], [mask]) == BoxRates(None, 1.0, 1, 0, fpr_defective=None, fnr_images=1.0)
     assert box_rates([mask], [np.zeros((3, 3))]) == BoxRates(fpr=1.0, fnr=None, n_true=0, n_predicted=1)
 
 
@@ -359,7 +369,7 @@ def test_boxes_of_masks_of_another_size_are_scaled():
     true, predicted = np.zeros((40, 60), dtype=bool), np.zeros((10, 30), dtype=bool)
     true[20:28, 40:50] = True
     predicted[5:7, 20:25] = True  # the same field of view: rows times 4, columns times 2
-    assert box_rates([predicted], [true], iou=0.99) == BoxRates(fpr=0.0, fnr=0.0, n_true=1, n_predicted=1)
+    assert box_rates([predicted], [true], iou=0.99) == BoxRates(0.0, 0.0, 1, 1, fpr_defective=0.0, fnr_images=0.0)
 
 
 @pytest.mark.parametrize(

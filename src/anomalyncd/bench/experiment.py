@@ -42,6 +42,8 @@ METRICS = {
     "learning": ("classes", "s to count and learn"),
     "fpr": ("boxes", "box FPR"),
     "fnr": ("boxes", "box FNR"),
+    "fpr_defective": ("boxes", "box FPR, defective images"),
+    "fnr_images": ("boxes", "images without a match"),
     "aupro": ("boxes", "AUPRO"),
     "image_auroc": ("boxes", "image AUROC"),
     "pixel_auroc": ("boxes", "pixel AUROC"),

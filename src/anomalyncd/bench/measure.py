@@ -143,6 +143,7 @@ class Laboratory:
         if found is None or found.box_fpr is None:
             raise DataError(f"{trial.data.root}: no ground_truth/, so maps cannot be compared with it.")
         metrics = {"fpr": found.box_fpr, "fnr": found.box_fnr, "aupro": found.aupro}
+        metrics |= {"fpr_defective": found.box_fpr_defective, "fnr_images": found.box_fnr_images}
         metrics |= {"image_auroc": found.image_auroc, "pixel_auroc": found.pixel_auroc}
         return Result(metrics, {"maps": seconds})
 

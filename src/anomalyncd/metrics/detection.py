@@ -26,12 +26,18 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class BoxRates:
-    """What `box_rates` finds: `fpr` is None where there is no predicted box, `fnr` where there is no true one."""
+    """What `box_rates` finds, in two readings; a rate is None where there is nothing that it could be a share of.
+
+    fpr, fnr : of all predicted boxes and of all true ones
+    fpr_defective : of the predicted boxes of images with a defect; fnr_images : of those images, none of whose boxes match
+    """
 
     fpr: float | None
     fnr: float | None
     n_true: int
     n_predicted: int
+    fpr_defective: float | None = None
+    fnr_images: float | None = None
 
 
 def image_auroc(scores: ArrayLike, is_defective: ArrayLike) -> float | None:
@@ -151,10 +157,11 @@ def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *
     """How many defects do masks miss, and how many do they invent, counted in bounding boxes (the paper's Table 3)?
 
     Boxes are the bounding boxes of the masks' 8-connected components; a predicted and a true box of one image match
-    if their intersection over union exceeds `iou`. The paper says this much and prints no formula. We read it as:
+    if their intersection over union exceeds `iou`. The paper says this much and prints no formula. Strictly read,
     FNR = true boxes that no predicted box matches / true boxes, FPR = predicted boxes that match no true box /
-    predicted boxes, over all images together, normal ones included. A box may match several. The table's
-    figures are means over products.
+    predicted boxes, over all images together, normal ones included. A box may match several. Mildly read, "an anomaly
+    is detected" is said of an image, and normal images have none: FNR = images with a defect of which no box matches /
+    images with a defect, FPR = as above, in these images only. The table's figures are means over products.
 
     Parameters
     ----------
@@ -167,11 +174,12 @@ def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *
     >>> true, predicted = np.zeros((8, 8), dtype=bool), np.zeros((8, 8), dtype=bool)
     >>> true[:3, :3] = predicted[1:4, 1:4] = predicted[6:, 6:] = True
     >>> box_rates([predicted], [true])
-    BoxRates(fpr=0.5, fnr=0.0, n_true=1, n_predicted=2)
+    BoxRates(fpr=0.5, fnr=0.0, n_true=1, n_predicted=2, fpr_defective=0.5, fnr_images=0.0)
     """
     if not 0 <= iou < 1:
         raise SettingsError(f"iou must be at least 0 and less than 1, but got {iou}.")
     n_true = n_predicted = n_missed = n_false = 0
+    of_defective = np.zeros(4, dtype=np.int64)  # images with a defect, those missed; their boxes, those false
     missing: Any = object()
     for index, (predicted_mask, true_mask) in enumerate(zip_longest(predicted, true, fillvalue=missing)):
         if predicted_mask is missing or true_mask is missing:
@@ -186,8 +194,21 @@ def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *
             n_missed += not matches.any()
             is_false &= ~matches
         n_true, n_predicted, n_false = n_true + len(wanted), n_predicted + len(found), n_false + int(is_false.sum())
-    rates = (n_false / n_predicted if n_predicted else None, n_missed / n_true if n_true else None)
-    return BoxRates(*rates, n_true, n_predicted)
+        if len(wanted):
+            of_defective += (1, is_false.all(), len(found), is_false.sum())
+    n_images, n_lost, n_found, n_wrong = of_defective.tolist()
+    return BoxRates(
+        _share(n_false, n_predicted),
+        _share(n_missed, n_true),
+        n_true,
+        n_predicted,
+        _share(n_wrong, n_found),
+        _share(n_lost, n_images),
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
 
 
 def _area(normal: Array, defective: Array, max_fpr: float) -> float | None:

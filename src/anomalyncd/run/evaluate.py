@@ -33,6 +33,7 @@ class DetectionScores:
 
     image_auroc : of image scores; pixel_auroc, aupro : of maps, the latter up to 30 % false positives
     box_fpr, box_fnr : false and missed boxes of the binarised maps, at an IoU of 0.1
+    box_fpr_defective, box_fnr_images : the same, mildly read, see `metrics.box_rates`
     """
 
     n_images: int
@@ -42,6 +43,8 @@ class DetectionScores:
     aupro: float | None = None
     box_fpr: float | None = None
     box_fnr: float | None = None
+    box_fpr_defective: float | None = None
+    box_fnr_images: float | None = None
 
 
 def evaluate_run(
@@ -194,7 +197,9 @@ class MaskComparison:
     def figures(self) -> dict[str, float | None]:
         """Of pixels and boxes."""
         pixels = {"pixel_auroc": self.pixels.pixel_auroc(), "aupro": self.pixels.aupro(max_fpr=0.3)}
-        return {**pixels, "box_fpr": self.boxes.fpr, "box_fnr": self.boxes.fnr}
+        boxes = {"box_fpr": self.boxes.fpr, "box_fnr": self.boxes.fnr}
+        mild = {"box_fpr_defective": self.boxes.fpr_defective, "box_fnr_images": self.boxes.fnr_images}
+        return {**pixels, **boxes, **mild}
 
     def _pairs(self, samples: Sequence[Sample], advance: Advance) -> Iterator[tuple[Mask, Mask]]:
         """Binarised map and true mask of each image; its pixels are counted on the way."""
