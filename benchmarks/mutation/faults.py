@@ -40,6 +40,7 @@ OTHER_NAMES = {
 }  # fmt: skip
 # Words for people and progress, not what is computed; `cast` is for the type checker.
 WORDS = {"warn", "warnings", "logging", "_LOG", "print", "say", "note", "advance", "cast", "TypeVar", "NewType"}
+SILENT = {"copy", "strict"}  # one spares memory, the other guards against what does not happen: like `assert`
 NO_SWAP = {"isinstance", "issubclass", "getattr", "setattr", "hasattr", *OTHER_NAMES}
 
 
@@ -278,6 +279,10 @@ class _Finder:
         elif not isinstance(node.value, ast.Constant):
             self._add(node, self._whole(node.value, "None"))
         self._children(node)
+
+    def _keyword(self, node: ast.keyword) -> None:
+        if node.arg not in SILENT:
+            self._visit(node.value)
 
     def _JoinedStr(self, node: ast.JoinedStr) -> None:
         return
