@@ -136,6 +136,16 @@ def test_parts_without_a_link_between_them() -> None:
     assert by_communities(net, 6, np.random.default_rng(0)) == by_eigengap(net, most=6) == 3
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_the_largest_step_of_the_normed_laplacian(seed: int) -> None:
+    net = np.random.default_rng(seed).random((12, 12)) ** 4
+    net = np.triu(net, 1) + np.triu(net, 1).T
+    root = np.sqrt(net.sum(axis=1))
+    values = np.linalg.eigvalsh(np.eye(12) - net / root / root[:, None])
+    steps = [values[k] - values[k - 1] for k in range(2, 7)]  # above 2, 3, … of the smallest values
+    assert by_eigengap(net, 6) == 2 + int(np.argmax(steps))
+
+
 def test_communities_are_as_good_as_those_of_another_implementation() -> None:
     net, _ = neighbour_nets(clusters([20, 15, 12, 9], noise=0.25).astype(np.float64), 8)
     graph, rng = networkx.from_numpy_array(net), np.random.default_rng(0)

@@ -114,6 +114,14 @@ def test_weak_defects_are_not_taken_for_normal(seed: int, sizes: tuple[int, ...]
     assert (known.probability(groups[0]) > RATE).mean() > 0.9
 
 
+def test_bells_without_a_peak_of_their_own_are_one_group() -> None:
+    rng = np.random.default_rng(0)
+    low = np.concatenate([rng.normal(0.1, 0.003, 80), rng.normal(0.106, 0.01, 80)])
+    known = lowest_group(np.concatenate([low, rng.normal(0.3, 0.01, 60)]))
+    assert known is not None and known.count == pytest.approx(160, abs=2)
+    assert (known.mean, known.spread) == pytest.approx((low.mean(), low.std()), rel=0.1)
+
+
 @pytest.mark.parametrize(("factor", "shift"), [(1000.0, 0.0), (1e-4, 0.0), (1.0, -5.0)])
 def test_the_units_of_the_maps_do_not_matter(factor: float, shift: float) -> None:
     rng = np.random.default_rng(0)

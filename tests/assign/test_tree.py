@@ -44,6 +44,9 @@ def test_the_class_of_two_kinds_would_split_first_and_into_these() -> None:
     x = unit(np.eye(5)[kinds] + rng.normal(0, 0.05, (24, 5)))
     first = class_tree(x, labels, keys(24))["splits"][0]
     assert first["class"] == 2 and [part["n_regions"] for part in first["parts"]] == [8, 6]
+    points = x.astype(np.float64)
+    gained = spread(points[10:]) - spread(points[10:18]) - spread(points[18:])
+    assert first["share"] == pytest.approx(gained / spread(points), abs=1e-4)
     found = [{int(name[:3]) for name, _ in part["examples"]} for part in first["parts"]]
     assert found[0] <= set(range(10, 18)) and found[1] == set(range(18, 24)) and len(found[0]) == EXAMPLES
 

@@ -39,6 +39,16 @@ def groups(tmp_path_factory):
     }
 
 
+@pytest.mark.parametrize(("size", "busy", "told"), [(1, False, 0), (1, True, 0), (2, False, 1), (2, True, 0)])
+def test_helpers_are_let_go_where_there_are_some_who_listen(monkeypatch, size, busy, told):
+    group, sent = ProcessGroup(0, size), []
+    group.busy = busy
+    monkeypatch.setattr(group, "_broadcast", sent.append)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: None)
+    group.dismiss()
+    assert sent == [b""] * told
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", FITS)
 def test_several_processes_have_the_losses_of_one(alone, groups, size, name):

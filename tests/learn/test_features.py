@@ -343,6 +343,15 @@ def test_feature_space_against_a_loop(parts, center):
     assert found.dtype == np.float32
 
 
+def test_blocks_make_the_cosines_of_what_is_not_centred(parts):
+    parts = {**parts, "patches": np.repeat(parts["patches"], 2, axis=2) * np.float16([1, 1, 2, 3])[:, None]}
+    space = FeatureSpace({"patches": 1.0, "image": 0.5})
+    blocks, weights = space.blocks(parts)
+    assert blocks.shape == (5, 6, 4) and weights.sum() == pytest.approx(1)
+    found, whole = unit(blocks), space.fit(parts, center=False).transform(parts)
+    np.testing.assert_allclose(np.einsum("rbc,sbc,b->rs", found, found, weights), whole @ whole.T, atol=1e-5)
+
+
 def test_a_second_block_like_the_first_changes_no_cosine(parts):
     def cosines(parts):
         found = FeatureSpace({"patches": 1.0, "image": 0.5}).fit(parts).transform(parts)

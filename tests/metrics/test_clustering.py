@@ -113,6 +113,10 @@ def test_unknown_is_wrong_in_f1_and_a_cluster_in_nmi():
     assert (result.n_classes, result.n_true_classes, result.matching) == (1, 2, {1: "a"})
 
 
+def test_a_label_that_has_nothing_of_the_class_left_for_it_stays_without_one():
+    assert evaluate(["a", "a", "a", "b"], [1, 1, 2, -1]).matching == {1: "a"}
+
+
 def test_confusion_of_mixed_labels():
     found = evaluate(["b", "a", "b"], ["odd", -1, 2])
     assert found.true_names == ["a", "b"]

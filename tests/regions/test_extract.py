@@ -17,7 +17,9 @@ from anomalyncd.binarize.prepare import binarizer_for
 from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
 from anomalyncd.learn.features import CropBatch
+from anomalyncd.progress import Silent
 from anomalyncd.regions.extract import Extracted, Extractor, shrink, shrink_map
+from anomalyncd.regions.records import ImageRecord, report_files
 
 SETTINGS: dict[str, Any] = {"model": {"input_size": 32, "image_size": 48}, "crop": {"size": 32}}
 
@@ -91,8 +93,9 @@ def test_an_image_that_is_learned_without_a_region_keeps_its_map() -> None:
     batch = prepared({"map": scores}, **given).batch
     assert batch is not None and not batch.masks.any() and not batch.context_masks.any()
     assert batch.context_maps is not None and np.ptp(batch.context_maps) > 0.1
-    batch = prepared({}, **given).batch  # as in a run on masks: there is no map to follow
-    assert isinstance(batch, CropBatch) and batch.context_maps is None
+    found = prepared({}, **given)  # as in a run on masks: there is no map to follow
+    assert isinstance(found.batch, CropBatch) and found.batch.context_maps is None
+    assert found.images[0].score == found.regions[0].score == 0
 
 
 HIGH_THRESHOLD: dict[str, Any] = {"binarize": {"method": "fixed", "fixed_threshold": 0.9, "min_map_size": 0}}
@@ -137,6 +140,7 @@ def test_the_whole_image_where_only_its_looks_matter() -> None:
         found = prepared({"map": faint(level)}, whole=True, crop={"size": 32, "no_region": "learned"})
         assert [region.box for region in found.regions] == [(0, 0, 144, 96)]
         assert found.images[0].score == pytest.approx(level)
+        assert found.regions[0].score == pytest.approx(level / 2), "on the range of 0 to 2"
 
 
 def test_a_hair_does_not_vanish_when_it_is_shrunk() -> None:
@@ -169,6 +173,18 @@ def test_an_image_without_a_region_is_shown_to_the_network_where_scenes_are_want
         assert batch is not None and len(batch) == 0
         assert np.array_equal(batch.contexts, shrink(image, 48)[None])
         assert (batch.context_maps is not None) == (batch.crop_maps is not None) == has_map
+
+
+@pytest.mark.parametrize(("n_skipped", "last"), [(19, "skipped 18"), (20, "skipped 19"), (22, "skipped 2 more files")])
+def test_at_most_twenty_skipped_files_are_named(n_skipped: int, last: str) -> None:
+    class Told(Silent):
+        def warn(self, message: str) -> None:
+            words.append(message)
+
+    words: list[str] = []
+    records = [ImageRecord(0, "fine"), *(ImageRecord(n + 1, f"image {n}", error=str(n)) for n in range(n_skipped))]
+    assert report_files(records, Told()) == {f"image {n}": str(n) for n in range(n_skipped)}
+    assert words[:19] == [f"skipped {n}" for n in range(19)] and words[-1] == last and len(words) <= 21
 
 
 class Encoder:

@@ -71,6 +71,12 @@ def test_infinity_is_the_most_anomalous_value(size: int) -> None:
     assert map_figures([Sample("a", values, map=values)], 256) == [(None, None)]
 
 
+def test_figures_are_of_the_maps_that_can_be_read(tmp_path: Path) -> None:
+    image, values = np.zeros((8, 8, 3), np.uint8), np.full((8, 8), 0.5, np.float32)
+    items = [Sample("a", image), Sample("b", image, map=tmp_path / "none.npy"), Sample("c", image, map=values)]
+    assert map_figures(items, 8) == [(0.5, 0.5)]
+
+
 def test_maps_of_nothing_but_infinity() -> None:
     for value, label in ((np.inf, 1.0), (-np.inf, 0.0)):
         prepared = prepare_map(np.full((8, 8), value), 64)
