@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,6 @@ from anomalyncd.run.evaluate import read_labels
 from anomalyncd.settings_text import read_config
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from faults.arguments import Things, call_api, call_commands
 from faults.bombs import BOMBS
 from faults.disk import full_disks
 from faults.files import hurt_files
@@ -73,11 +73,13 @@ def test_runs_of_strangers(server: ForkServer, tmp_path: Path) -> None:
     assert tally.failures == [] and tally.n_folders == 12
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
-    things, rng = Things(tmp_path), np.random.default_rng(0)
-    for call in (call_commands, call_api):
-        tally = call(things, 60, rng)
-        assert tally.failures == [] and tally.n_calls == 60
+def test_wrong_arguments() -> None:
+    """In a process of its own, whose memory is limited."""
+    script = Path(__file__).parents[2] / "benchmarks" / "faults.py"
+    command = [sys.executable, str(script), "arguments", "--count", "60"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "60 commands" in ended.stdout and "60 calls in Python" in ended.stdout
 
 
 def test_a_full_disk(server: ForkServer, tmp_path: Path) -> None:
