@@ -1,13 +1,14 @@
 """Bad days on purpose. Each part ends with exit code 1 if anything went wrong; a failure is repeated with its --seed.
 
-python benchmarks/faults.py kills --runs 100 [--demo 10 --line DIR]     SIGKILL at random moments, resumed
-    python benchmarks/faults.py disk --runs 20                              a full disk, then room again
-    python benchmarks/faults.py files --count 60                            lost and damaged files
-    python benchmarks/faults.py fuzz --count 10000                          malformed inputs to all readers
-    python benchmarks/faults.py servers --slow 600 --pictures 12 --kills 20 [--only PART …]
-        strangers, slow clients, stale pages and crashes against `serve` and `review`, by HTTP on this machine only
-    python benchmarks/faults.py arguments --count 2000                      wrong arguments to all commands, and to Python
-    python benchmarks/faults.py strangers --count 1000                      run folders that somebody made to harm
+python benchmarks/faults.py kills --runs 100 [--ray 5] [--demo 10 --line DIR]     SIGKILL at random moments, resumed
+python benchmarks/faults.py lost                                        names, replaced images, two processes at once
+python benchmarks/faults.py disk --runs 20                              a full disk, then room again
+python benchmarks/faults.py files --count 60                            lost and damaged files
+python benchmarks/faults.py fuzz --count 10000                          malformed inputs to all readers
+python benchmarks/faults.py servers --slow 600 --pictures 12 --kills 20 [--only PART …]
+    strangers, slow clients, stale pages and crashes against `serve` and `review`, by HTTP on this machine only
+python benchmarks/faults.py arguments --count 2000                      wrong arguments to all commands, and to Python
+python benchmarks/faults.py strangers --count 1000                      run folders that somebody made to harm
 """
 
 from __future__ import annotations
@@ -29,13 +30,15 @@ from faults.files import hurt_files, hurt_inputs, lose_while_running
 from faults.fuzz import MOST_MB
 from faults.fuzz import fuzz as feed
 from faults.kills import kill_runs
-from faults.scenes import Recipe, discover, recipes, small_line, update
+from faults.lost import kept_names, replaced_images, two_at_once
+from faults.scenes import Recipe, beside, discover, predict_with_ray, recipes, small_line, update
 from faults.server import ForkServer
 from faults.servers import (
     bombs,
     enlarge_images,
     half_requests_end,
     killed_applies,
+    killed_services,
     late_answers,
     many_pictures,
     other_sites,
@@ -50,7 +53,7 @@ from faults.web import Command
 
 from anomalyncd.demo import DEFECT_KINDS, make_line
 
-SERVER_PARTS = ("bombs", "sites", "pictures", "slow", "stale", "crash", "late", "secrets", "repeated")
+SERVER_PARTS = ("bombs", "sites", "pictures", "slow", "stale", "crash", "ended", "late", "secrets", "repeated")
 
 
 def main() -> None:
@@ -61,8 +64,10 @@ def main() -> None:
     shared.add_argument("--work", type=Path, help="keep what was made here; a temporary folder by default")
     part = parts.add_parser("kills", parents=[shared])
     part.add_argument("--runs", type=int, default=100, help="of the tiny network on a small set")
+    part.add_argument("--ray", type=int, default=0, help="of `predict` with Ray, which is started for each")
     part.add_argument("--demo", type=int, default=0, help="of the default network on the images of `anomalyncd demo`")
     part.add_argument("--line", type=Path, help="folder of images/ and maps/ of the demo; made where none is given")
+    parts.add_parser("lost", parents=[shared])
     part = parts.add_parser("disk", parents=[shared])
     part.add_argument("--runs", type=int, default=20)
     part = parts.add_parser("files", parents=[shared])
@@ -78,7 +83,7 @@ def main() -> None:
     part.add_argument("--seconds", type=float, default=15, help="for which they are held, three times for each server")
     part.add_argument("--pictures", type=int, default=12, help="that are asked for at once")
     part.add_argument("--side", type=int, default=9900, help="of these, in pixels")
-    part.add_argument("--kills", type=int, default=20, help="in the middle of an apply")
+    part.add_argument("--kills", type=int, default=20, help="in the middle of an apply, and of a service")
     part.add_argument("--late", type=int, default=12, help="requests that are answered too late")
     part.add_argument("--only", nargs="+", choices=SERVER_PARTS, default=SERVER_PARTS)
     part = parts.add_parser("arguments", parents=[shared])
@@ -103,13 +108,15 @@ def main() -> None:
 def kills(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
     """Random kills of runs on a small set, then on the demo's."""
     failures = []
-    if options.runs:
+    if options.runs or options.ray:
         line, more = small_line(work / "line"), small_line(work / "more", seed=1)
         with ForkServer() as server:
             started = work / "started"
             if (made := server.run(*discover(line).command(started))).code:
                 return [made.output]
-            failures += kill_runs(server, [*recipes(line), update(started, more)], options.runs, rng, work / "small")
+            several = [*recipes(line), update(started, more), *beside(started, more)]
+            failures += kill_runs(server, several, options.runs, rng, work / "small")
+            failures += kill_runs(server, [predict_with_ray(started, more)], options.ray, rng, work / "ray", each=True)
     if options.demo:
         line = options.line or make_line(work / "demo-line")
         given = ("--maps", line / "maps", "--classes", len(DEFECT_KINDS) + 1, "--exclude", "combined", "--quiet")
@@ -117,6 +124,17 @@ def kills(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> 
         with ForkServer(shard=16) as server:
             failures += kill_runs(server, [Recipe("demo", command)], options.demo, rng, work / "demo", each=True)
     return failures
+
+
+def lost(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
+    """Second calls, and two at once."""
+    line, more = small_line(work / "line"), small_line(work / "more", seed=1)
+    started = work / "started"
+    with ForkServer() as server, ForkServer() as other:
+        if (made := server.run(*discover(line).command(started))).code:
+            return [made.output]
+        failures = kept_names(server, discover(line), work) + replaced_images(server, discover(line), line, work)
+        return failures + two_at_once((server, other), discover(line), update(started, more), more, work)
 
 
 def disk(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
@@ -197,6 +215,7 @@ def servers(options: argparse.Namespace, rng: np.random.Generator, work: Path) -
         with Command("review", Path(shutil.copytree(run, work / "stale"))) as web:
             alone("stale", lambda: stale_actions(web))
     alone("crash", lambda: killed_applies(run, options.kills, rng, work))
+    alone("ended", lambda: killed_services(run, content, options.kills, rng, work))
     alone("late", lambda: late_answers(run, content, options.late))
     alone("secrets", lambda: told_secrets(("serve", "review"), run, work))
     alone("repeated", lambda: repeated_region(run, work))

@@ -98,6 +98,8 @@ def _whole(
 
 def _moment(run: Path, recipe: Recipe) -> str:
     """In which part of the run the kill came, as its folder tells."""
+    if recipe.arguments[0] not in ("discover", "update"):
+        return f"in {recipe.name}"
     try:
         stages = json.loads((run / "stages.json").read_text())
         stages.pop("format", None)

@@ -17,21 +17,24 @@ OWN_TIME = (".lock", "run.log", "report.html")  # they say when and in which fol
 
 @dataclass(frozen=True)
 class Recipe:
-    """A command that fills a run folder; start : folder that it begins with, None for an empty one."""
+    """A command that fills a folder; start : what it begins with, None for nothing; file : in it, that --out names."""
 
     name: str
     arguments: tuple[object, ...]
     out: tuple[str, ...] = ("--out",)
     start: Path | None = None
+    file: str = ""
 
     def command(self, run: Path) -> list[object]:
         first, *rest = self.arguments
-        return [first, *self.out, run, *rest]
+        return [first, *self.out, run / self.file, *rest]
 
     def prepare(self, run: Path) -> None:
         """The folder as the command is to find it."""
         if self.start is not None:
             shutil.copytree(self.start, run)
+        elif self.file:
+            run.mkdir()
 
 
 def small_line(folder: Path, seed: int = 0) -> Path:
@@ -60,6 +63,25 @@ def recipes(line: Path) -> list[Recipe]:
 def update(run: Path, line: Path) -> Recipe:
     """`update` of a finished run with a second line."""
     return Recipe("update", ("update", line / "images", "--maps", line / "maps", "--quiet"), (), start=run)
+
+
+def beside(run: Path, line: Path) -> list[Recipe]:
+    """Commands that read a finished run and write elsewhere."""
+    exports = [
+        Recipe(f"export {kind}", ("export", run, "--format", kind, "--quiet"))
+        for kind in ("csv", "coco", "folders", "labelstudio")
+    ]
+    return [*exports, _predict("predict", run, line)]
+
+
+def predict_with_ray(run: Path, line: Path) -> Recipe:
+    """`predict` in processes of Ray, which are started for it."""
+    return _predict("predict with Ray", run, line, "--engine", "ray", "--workers", 1)
+
+
+def _predict(name: str, run: Path, line: Path, *more: object) -> Recipe:
+    given = ("predict", run, line / "images", "--maps", line / "maps", "--quiet")
+    return Recipe(name, (*given, *more), file="new.csv")
 
 
 def content(run: Path, left_out: Sequence[str] = OWN_TIME) -> dict[str, bytes]:

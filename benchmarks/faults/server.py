@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -99,8 +101,15 @@ class ForkServer:
         limit : seconds after which it counts as hung
         file_bytes : largest file that it may write
         """
+        return self._ask([function, list(map(str, arguments)), kill_after, limit, file_bytes, environment or {}])
+
+    def warm(self, function: str, *arguments: object) -> None:
+        """Run `module:function` in the server itself, so that no command has to import and compile what it uses."""
+        if (ended := self._ask([function, list(map(str, arguments))])).problem:
+            raise RuntimeError(ended.output)
+
+    def _ask(self, request: list[object]) -> Outcome:
         assert self.process.stdin is not None and self.process.stdout is not None
-        request = [function, list(map(str, arguments)), kill_after, limit, file_bytes, environment or {}]
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
@@ -131,15 +140,25 @@ def limit_memory(megabytes: int) -> None:
 def serve(shard: int) -> None:
     """Answer requests from stdin, one a line, until it is closed."""
     for module in MODULES:
-        import_module(module)
+        with suppress(ModuleNotFoundError):  # of another version, which is tried to see that it fails
+            import_module(module)
     for module in ("run.store", "discovery.update"):
-        import_module(f"anomalyncd.{module}").SHARD = shard  # type: ignore[attr-defined]
+        with suppress(ModuleNotFoundError):
+            import_module(f"anomalyncd.{module}").SHARD = shard  # type: ignore[attr-defined]
     compiled = np.zeros((8, 8), np.float32)
     MEBin().fit([compiled]).binarize(compiled)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
-        function, arguments, kill_after, limit, file_bytes, environment = json.loads(line)
+        function, arguments, *limits = json.loads(line)
+        if not limits:
+            said, code = _warm(function, arguments)
+            answers.write(
+                json.dumps({"code": code, "hung": False, "output": said, "seconds": 0.0, "peak_mb": 0.0}) + "\n"
+            )
+            answers.flush()
+            continue
+        kill_after, limit, file_bytes, environment = limits
         with tempfile.TemporaryFile() as output:
             started = time.perf_counter()
             pid = os.fork()
@@ -165,6 +184,27 @@ def serve(shard: int) -> None:
         answers.flush()
 
 
+def _warm(function: str, arguments: list[str]) -> tuple[str, int]:
+    """What went wrong, and 1 where anything did."""
+    before, quiet = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    try:
+        _call(function, arguments)
+    except Exception:
+        return traceback.format_exc(), 1
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+        os.close(quiet)
+    return "", 0
+
+
+def _call(function: str, arguments: list[str]) -> None:
+    sys.argv = ["anomalyncd", *arguments]
+    module, _, name = function.partition(":")
+    getattr(import_module(module), name)()
+
+
 def _child(
     output: int, function: str, arguments: list[str], file_bytes: int | None, environment: dict[str, str]
 ) -> None:
@@ -175,15 +215,11 @@ def _child(
         os.environ.update(environment)
         if file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-        sys.argv = ["anomalyncd", *arguments]
-        module, _, name = function.partition(":")
-        getattr(import_module(module), name)()
+        _call(function, arguments)
         code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         sys.stdout.flush()

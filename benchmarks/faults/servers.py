@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from .scenes import content, differences
 from .web import HOST, Answer, Command, Web, half_body, half_head, nothing, slow_crowd
 
 OTHER_SITES = (
@@ -65,10 +66,10 @@ def bombs(web: Command, contents: Mapping[str, Callable[[Path], Any]], good: byt
     """Images that are made to harm, four at a time: each is refused in words or classed, and takes no flood of memory."""
 
     def send(name: str) -> tuple[str, Answer] | None:
-        content = contents[name](Path())
-        if len(content) > SERVED_BYTES:
+        sent = contents[name](Path())
+        if len(sent) > SERVED_BYTES:
             return None
-        return name, web.ask("/v1/predict", content, kind="application/octet-stream", timeout=600)
+        return name, web.ask("/v1/predict", sent, kind="application/octet-stream", timeout=600)
 
     before = web.peak_mb
     with ThreadPoolExecutor(4) as pool:
@@ -177,10 +178,10 @@ def stale_actions(web: Web) -> list[str]:
     return failures
 
 
-def late_answers(run: Path, content: bytes, count: int) -> list[str]:
+def late_answers(run: Path, image: bytes, count: int) -> list[str]:
     """Requests that get 504: the service must not say at its end that all were answered."""
     with Command("serve", run, "--timeout", 0.01) as web:
-        answers = [web.ask("/v1/predict", content, kind="image/png") for _ in range(count)]
+        answers = [web.ask("/v1/predict", image, kind="image/png") for _ in range(count)]
         code, said = web.end()
     late = sum(a.status == 504 for a in answers)
     print(f"  {late} of {count} requests got 504; at the end: {_last_words(said)!r}", flush=True)
@@ -263,6 +264,34 @@ def killed_applies(start: Path, count: int, rng: np.random.Generator, work: Path
     print(f"  {count} applies killed: " + ", ".join(f"{n} {moment}" for moment, n in moments.items()), flush=True)
     if not moments["after them, before the log"]:
         failures.append("no kill came between the tables and the log")
+    return failures
+
+
+def killed_services(start: Path, image: bytes, count: int, rng: np.random.Generator, work: Path) -> list[str]:
+    """SIGKILL of a service that four clients ask: the run stays as it was, and all answers are those of the next one."""
+    run = Path(shutil.copytree(start, work / "service"))
+    before, n_answered, cut = content(run), 0, 0
+    failures: list[str] = []
+    expected: bytes | None = None
+    for _ in range(count):
+        with Command("serve", run) as web:
+            with ThreadPoolExecutor(4) as pool:
+                asked = [pool.submit(web.ask, "/v1/predict", image, kind="image/png") for _ in range(12)]
+                time.sleep(float(rng.uniform(0, 1.5)))
+                web.process.kill()
+                answers = [one.result() for one in asked]
+            web.process.join()
+        whole = [answer.body for answer in answers if answer.status == 200]
+        n_answered, cut = n_answered + len(whole), cut + len(answers) - len(whole)
+        expected = expected or (whole[0] if whole else None)
+        failures += [f"another answer than before: {body[:100]!r}" for body in whole if body != expected]
+        failures += [f"status {a.status} of a service that is killed" for a in answers if a.status not in (0, 200)]
+    with Command("serve", run) as web:
+        last = web.ask("/v1/predict", image, kind="image/png")
+    if last.status != 200 or (expected is not None and last.body != expected):
+        failures.append(f"the next start answers {last.status} {last.body[:100]!r}")
+    failures += [f"the run of a killed service: {wrong}" for wrong in differences(content(run), before)]
+    print(f"  {count} services killed: {n_answered} requests were answered, all alike, {cut} cut off", flush=True)
     return failures
 
 

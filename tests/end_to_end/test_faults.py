@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,12 +29,14 @@ from faults.disk import full_disks
 from faults.files import hurt_files
 from faults.fuzz import fuzz
 from faults.kills import kill_runs
+from faults.lost import kept_names, replaced_images, two_at_once
 from faults.mutate import mutate, npy, png
 from faults.odd import Odd
 from faults.readers import Reader
-from faults.scenes import recipes, small_line
+from faults.scenes import beside, discover, recipes, small_line, update
 from faults.seeds import picture_seeds
 from faults.server import ForkServer
+from faults.strangers import attack
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 SEEDS = picture_seeds()
@@ -51,6 +54,32 @@ def test_killed_and_resumed(server: ForkServer, tmp_path: Path) -> None:
     seed = int(np.random.default_rng().integers(2**31))  # other moments each time, and a failure can be repeated
     print(f"seed {seed}")
     assert kill_runs(server, with_detector, 2, np.random.default_rng(seed), tmp_path / "runs") == []
+
+
+def test_second_calls_and_two_at_once(server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, more, started = small_line(tmp_path / "line"), small_line(tmp_path / "more", seed=1), tmp_path / "started"
+    assert server.run(*discover(line).command(started)).code == 0
+    exports = beside(started, more)
+    assert kill_runs(server, exports, len(exports), np.random.default_rng(0), tmp_path / "beside") == []
+    monkeypatch.setattr("faults.lost.OTHERS", {"another seed": ("--seed", 7)})
+    assert kept_names(server, discover(line), tmp_path) == []
+    assert replaced_images(server, discover(line), line, tmp_path) == []
+    with ForkServer() as other:
+        assert two_at_once((server, other), discover(line), update(started, more), more, tmp_path) == []
+
+
+def test_runs_of_strangers(server: ForkServer, tmp_path: Path) -> None:
+    tally = attack(server, 12, np.random.default_rng(0), tmp_path)
+    assert tally.failures == [] and tally.n_folders == 12
+
+
+def test_wrong_arguments() -> None:
+    """In a process of its own, whose memory is limited."""
+    script = Path(__file__).parents[2] / "benchmarks" / "faults.py"
+    command = [sys.executable, str(script), "arguments", "--count", "60"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "60 commands" in ended.stdout and "60 calls in Python" in ended.stdout
 
 
 def test_a_full_disk(server: ForkServer, tmp_path: Path) -> None:

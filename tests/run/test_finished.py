@@ -5,6 +5,7 @@ Covers detector, evaluate, store.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from anomalyncd import AnomalyNCD
 from anomalyncd.data.gather import gather
 from anomalyncd.errors import RunError
+from anomalyncd.report.html import write_report
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
 from scenes import KINDS, TINY, fit, write_scenes
@@ -118,3 +120,50 @@ def test_history_and_tables_of_a_run_that_learned_nothing(tmp_path: Path) -> Non
     assert FinishedRun(tmp_path).history == []
     (tmp_path / "loss.csv").write_text("epoch,loss\n0,1.5\n1,0.25\n")
     assert FinishedRun(tmp_path).history == [{"epoch": 0, "loss": 1.5}, {"epoch": 1, "loss": 0.25}]
+
+
+GOOD_COUNT = {
+    "count": 3, "low": 3, "high": 4, "finer": None, "verdict": "agreed", "answers": {"a": 3, "b": 4}, "normal": True
+}  # fmt: skip
+WRONG_COUNTS: list[object] = [
+    5, [], {}, *({**GOOD_COUNT, name: value} for name, value in (
+        ("count", "x"), ("low", None), ("high", 1e308), ("high", 10**400), ("finer", []), ("answers", {}), ("answers", [3]),
+        ("answers", {"a": "x"}), ("count", -1)))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", WRONG_COUNTS, ids=str)
+def test_an_estimate_that_nobody_made(count: object, run: Path) -> None:
+    path = run / "count.json"
+    path.write_text(json.dumps(GOOD_COUNT))
+    assert FinishedRun(run).count == GOOD_COUNT
+    path.write_text(json.dumps(count))
+    with pytest.raises(RunError, match=r"count\.json: expected how the number of classes was estimated"):
+        _ = FinishedRun(run).count
+
+
+@pytest.mark.parametrize("cell", ["True", "x", "n" * 5000])
+def test_a_loss_that_is_no_number(cell: str, run: Path) -> None:
+    path = run / "loss.csv"
+    path.write_text(f"epoch,loss\n0,0.5\n1,{cell}\n")
+    with pytest.raises(RunError, match=r"loss\.csv: expected numbers"):
+        _ = FinishedRun(run).history
+    path.write_text("epoch,loss\n0,0.5\n1,\n")
+    assert len(FinishedRun(run).history) == 2
+
+
+def test_groups_without_a_column(run: Path) -> None:
+    (run / "groups.csv").write_text("image,region\na.png,0\n")
+    with pytest.raises(RunError, match="it has no column group"):
+        _ = FinishedRun(run).outliers
+
+
+def test_numbers_too_large_for_a_float_are_left_out_of_the_report(run: Path) -> None:
+    huge = "9" * 400
+    (run / "tree.json").write_text(
+        f'{{"merges": [{{"classes": [[1], [2]], "share": {huge}}}], "splits": [{{"class": 1, "share": 1e400}}]}}'
+    )
+    (run / "normal.json").write_text(
+        f'{{"labels": [1], "line": {huge}, "normal_scores": [], "rate": 0, "scores": [0], "source": "x"}}'
+    )
+    assert write_report(FinishedRun(run), attention=False).exists()

@@ -110,6 +110,32 @@ def test_an_odd_export_json_is_refused_before_a_file_is_opened(folder, values):
         Runtime(folder)
 
 
+@pytest.mark.parametrize("format", [[], {}, 5, None, ["onnx"]])
+def test_a_format_that_is_no_word(folder, format):
+    change(folder, format=format)
+    assert not is_exported(folder)
+    with pytest.raises(RunError, match="which holds no network"):
+        Runtime(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes that anybody can make")
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "link"])
+def test_no_name_in_an_export_leads_out_of_it(folder, make):
+    """Neither is waited for, nor read without end."""
+    name = next(iter(json.loads((folder / "export.json").read_text())["sha256"]))
+    (folder / name).unlink()
+    make(folder / name)
+    with pytest.raises(RunError, match="plain files and folders only"):
+        Runtime(folder)
+
+
+def test_an_export_json_of_20_gigabytes(folder):
+    os.truncate(folder / "export.json", 20 << 30)
+    assert is_exported(folder)
+    with pytest.raises(RunError, match=r"export.json: damaged.*more than 10,000,000 bytes"):
+        Runtime(folder)
+
+
 def test_a_graph_that_no_engine_takes(folder, monkeypatch):
     (folder / "patches.onnx").write_bytes(b"no graph")
     monkeypatch.setattr("anomalyncd.runtime.folder.sha256", lambda path: sums[path.name])

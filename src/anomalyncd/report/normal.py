@@ -105,7 +105,7 @@ def read_scores(run: FinishedRun) -> Scores | None:
         source, rate = str(noted["source"]), float(noted["rate"])
         line = None if source in ("none", "looks") else float(noted["line"])
         n_defects = sum(int(label) != NORMAL for label in noted["labels"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
     learned, own = learned[np.isfinite(learned)], own[~np.isnan(own)]
     if not np.isfinite(own).any():

@@ -46,6 +46,6 @@ def make_tree(source: ReportSource) -> Tree:
             tree.more.append((source.look(int(split["class"])), float(split["share"]), sides))
         for _, group in list(source.run.outliers.groupby("group"))[:MOST_RARE]:
             tree.rare.append(pictures(list(zip(group["image"], group["region"], strict=True))))
-    except (RunError, KeyError, TypeError, ValueError):
+    except (RunError, KeyError, TypeError, ValueError, OverflowError):
         pass  # a run of a stranger, or a damaged one: the page shows the rest
     return tree

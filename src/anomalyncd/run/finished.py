@@ -17,6 +17,7 @@ from ..config import Config, make_config
 from ..data.dataset import Dataset, Sample
 from ..data.gather import Sources
 from ..data.images import read_image
+from ..data.limits import MAX_SIDE
 from ..data.maps import StackRow, read_map, read_mask
 from ..discovery.classify import Predictor
 from ..discovery.model import DiscoveryModel
@@ -139,8 +140,7 @@ with `anomalyncd discover`.
         """How the number of classes was estimated; None where it was given."""
         path = self.folder.place(COUNT)
         count: dict[str, Any] | None = self.folder.read_json(COUNT)
-        needed = {"count", "low", "high", "finer", "verdict", "answers", "normal"}
-        if path.exists() and not (isinstance(count, dict) and needed <= set(count)):
+        if path.exists() and not _is_count(count):
             raise RunError(f"{path}: expected how the number of classes was estimated, but it is damaged.")
         return count
 
@@ -323,6 +323,20 @@ def read_corrections(run: Path) -> dict[Key, int]:
     table = read_csv(path)
     keys = zip(table["image"], table["region"].astype(int), strict=True)
     return dict(zip(keys, table["label"].astype(int), strict=True))
+
+
+def _is_count(found: Any) -> bool:
+    """Whether this says how the number of classes was estimated, as `CountEstimate` does."""
+    if not isinstance(found, dict) or not isinstance(found.get("answers"), dict) or "normal" not in found:
+        return False
+    answers = list(found["answers"].values())
+    numbers = [found.get(name) for name in ("count", "low", "high")] + answers
+    finer, is_told = found.get("finer"), answers or found.get("verdict") in ("too few", "one kind")
+    return bool(is_told) and all(_is_small(n) for n in numbers) and (finer is None or _is_small(finer))
+
+
+def _is_small(number: Any) -> bool:
+    return isinstance(number, int) and 0 <= number <= MAX_SIDE
 
 
 def _readable(reader: Callable[[S], T], source: S) -> T | None:

@@ -74,7 +74,7 @@ class Stages:
             try:
                 lists = {name: [n if n is None else float(n) for n in state[name]] for name in MAP_FIGURES}
                 return {"low": float(state["low"]), "high": float(state["high"]), **lists}
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 return None
 
         return self.once("range", self.range_key(dataset), read, make, RANGE)

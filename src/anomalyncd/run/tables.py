@@ -16,7 +16,17 @@ from ..data.limits import MAX_SIDE, VARIABLE, memory_limit
 from ..data.maps import StackRow
 from ..errors import RunError
 from ..regions.records import MOST_REGIONS, ImageRecord
-from .folder import CLASS_NAMES, CORRECTIONS, GROUPS, IMAGES_TABLE, MANIFEST, REGIONS_TABLE, RunFolder, to_json
+from .folder import (
+    CLASS_NAMES,
+    CORRECTIONS,
+    GROUPS,
+    HISTORY,
+    IMAGES_TABLE,
+    MANIFEST,
+    REGIONS_TABLE,
+    RunFolder,
+    to_json,
+)
 
 LARGEST = 4_000_000_000  # bytes of a table, ten million images
 DIGITS = 6  # of all figures: equal results are equal bytes, whichever engine computed them
@@ -29,6 +39,7 @@ REQUIRED = {
     REGIONS_TABLE: (*REGION_COLUMNS[:6], "area", "score", "label", "class_name", "probability"),
     MANIFEST: ("image", "status", "height", "width", "n_regions", "message"),
     CORRECTIONS: ("image", "region", "label"),
+    GROUPS: ("group", "image", "region"),
 }
 WHOLE_NUMBERS = (
     "region", "label", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "n_regions",
@@ -120,6 +131,8 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 def _check(table: pd.DataFrame, path: Path) -> None:
     """Refuse a table that was damaged, or spoiled by an editor, before somebody trips over a cell of it."""
+    if path.name == HISTORY and any(kind.kind not in "iuf" for kind in table.dtypes):
+        raise RunError(f"{path}: expected numbers, a row for each epoch, but found something else.")
     if missing := [column for column in REQUIRED.get(path.name, ()) if column not in table]:
         raise RunError(f"{path}: expected the table of a run, but it has no column {missing[0]}.")
     if not len(table) or path.name not in REQUIRED:

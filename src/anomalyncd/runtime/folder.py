@@ -9,11 +9,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..checksums import sha256
-from ..errors import MissingRunError, RunError
-from ..run.folder import IMAGES_TABLE
+from ..errors import AnomalyNCDError, MissingRunError, RunError
+from ..run.folder import IMAGES_TABLE, RunFolder
 
 MARKER = "export.json"  # in every export: what it is, and which files belong to it
 DETECTOR_FILE = "detector.safetensors"  # the references of MuSc
+LARGEST_MARKER = 10_000_000  # bytes
 VERSION = 3  # of what an exported folder holds
 ENGINE_OF = {"onnx": "onnxruntime", "openvino": "openvino"}  # format → what runs it by default
 AGAIN = "Export the run again with `anomalyncd export RUN --format onnx` or `openvino`."
@@ -80,22 +81,36 @@ def is_exported(folder: Path) -> bool:
     if not (folder / MARKER).is_file():  # nor a pipe, which would never end
         return False
     try:
-        return json.loads((folder / MARKER).read_text(encoding="utf-8")).get("format") in ENGINE_OF
+        return _is_known(_read_marker(folder).get("format"))
     except (OSError, ValueError, AttributeError, RecursionError):
         return not (folder / IMAGES_TABLE).exists()
+
+
+def _read_marker(folder: Path) -> Any:
+    """What export.json holds, of a stranger maybe: any JSON, or an OSError, ValueError or RecursionError."""
+    path = RunFolder(folder).place(MARKER)
+    if path.stat().st_size > LARGEST_MARKER:
+        raise ValueError(f"it has more than {LARGEST_MARKER:,} bytes")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _is_known(format: object) -> bool:
+    return isinstance(format, str) and format in ENGINE_OF
 
 
 def read_export(folder: Path) -> ExportInfo:
     """What the folder is; fails where a file is missing, changed, or of another version."""
     path = folder / MARKER
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = _read_marker(folder)
         format, version = stored["format"], stored.get("version")
+    except AnomalyNCDError:  # a link or a pipe, said already
+        raise
     except FileNotFoundError:
         raise MissingRunError(f"{folder}: expected an exported run with {MARKER}, none found. {AGAIN}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged, or not of anomalyncd ({error}). {AGAIN}") from error
-    if format not in ENGINE_OF:
+    if not _is_known(format):
         raise RunError(f"{folder}: is an export to {format}, which holds no network. {AGAIN}")
     if version != VERSION:
         raise RunError(
@@ -112,7 +127,7 @@ def read_export(folder: Path) -> ExportInfo:
             raise RunError(f"{path}: damaged, it names {name!r} and no checksum of it. {AGAIN}")
     for name, expected in sums.items():
         try:
-            found = sha256(folder / name)
+            found = sha256(RunFolder(folder).place(name))
         except OSError as error:
             raise RunError(f"{folder / name}: cannot be read ({error.strerror or error}). {AGAIN}") from error
         if found != expected:
