@@ -2,16 +2,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := -m pip install --quiet
+TESTED := --constraint constraints.txt
+OLDEST := .venv-oldest
 
 EXTRAS ?= serve,export,parquet
 
-.PHONY: demo test test-browser lint bundle audit clean
+.PHONY: demo test test-browser test-oldest lint constraints bundle audit clean
 
-# The environment is made once and made again only when the dependencies change.
-$(STAMP): pyproject.toml
+# The environment is made once, of the tested versions, and made again only when the dependencies change.
+$(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python $(PIP) --upgrade $(TESTED) pip
+	$(BIN)/python $(PIP) $(TESTED) --build-constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: $(STAMP)
@@ -21,11 +24,19 @@ demo: $(STAMP)
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# All tests once with the lower bounds of pyproject.toml, in an environment of their own; a stale version in it is replaced.
+test-oldest:
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python $(PIP) --upgrade $(TESTED) pip
+	$(OLDEST)/bin/python tools/versions.py oldest > $(OLDEST)/oldest.txt
+	$(OLDEST)/bin/python $(PIP) --constraint $(OLDEST)/oldest.txt --build-constraint $(OLDEST)/oldest.txt --editable '.[dev]'
+	NUMBA_CACHE_DIR=$(OLDEST)/numba $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile
+
 # Chromium and what drives it are installed where that is possible. Where it is not, the tests say in one line that they did not run.
 test-browser: $(STAMP)
 	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 	  { apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium; } >/dev/null 2>&1; } || true
-	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(BIN)/python -m pip install --quiet playwright || true
+	@$(BIN)/python -c 'import playwright' 2>/dev/null || $(BIN)/python $(PIP) $(TESTED) playwright || true
 	$(BIN)/python -m pytest tests/browser
 
 lint: $(STAMP)
@@ -33,14 +44,21 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks tools
 	$(BIN)/mypy
 
+# The newest versions of everything, written down if all tests pass with them: look at the difference before it is committed.
+constraints: $(STAMP)
+	$(BIN)/python $(PIP) --upgrade --upgrade-strategy eager pip --editable '.[dev]'
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python tools/versions.py tested > constraints.new
+	mv constraints.new constraints.txt
+
 # All that a machine without internet needs, in the folder bundle/. See docs/offline.md.
 bundle: $(STAMP)
 	$(BIN)/python tools/bundle/make_bundle.py --extras '$(EXTRAS)'
 
 # Known vulnerabilities of what is installed. Needs internet, and says so where there is none.
 audit: $(STAMP)
-	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(BIN)/python -m pip install --quiet pip-audit || true
+	@$(BIN)/python -c 'import pip_audit' 2>/dev/null || $(BIN)/python $(PIP) pip-audit || true
 	@$(BIN)/python tools/audit.py
 
 clean:
-	rm -rf $(VENV) demo-run .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(OLDEST) demo-run .mypy_cache .ruff_cache .pytest_cache

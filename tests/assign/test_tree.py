@@ -61,3 +61,9 @@ def test_what_is_all_the_same_does_not_split() -> None:
     x = unit(np.ones((6, 3)))
     tree = class_tree(x, np.array([1, 1, 1, 2, 2, 2]), keys(6))
     assert tree["splits"] == [] and tree["merges"][0]["share"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_class_whose_merges_all_cost_the_same_is_divided_too() -> None:
+    """Three regions as far from each other as can be: no height of the tree cuts it into two."""
+    tree = class_tree(np.eye(4, dtype=np.float32), np.array([1, 1, 1, 2]), keys(4))
+    assert [[part["n_regions"] for part in split["parts"]] for split in tree["splits"]] == [[2, 1]]

@@ -116,7 +116,10 @@ def test_what_pillow_writes_is_read_as_pillow_reads_it(mode: str, code: str, mon
     data = pillow(blobs(mode), compression=code)
     with Image.open(io.BytesIO(data)) as image:
         assert image.mode == mode or mode in ("LAB", "YCbCr")
-        expected = np.asarray(image.convert("RGB"))
+        try:
+            expected = np.asarray(image.convert("RGB"))
+        except OSError as error:  # Pillow 12 does not read the YCbCr without compression that it writes
+            pytest.skip(str(error))
     np.testing.assert_array_equal(read_image(data), expected)
 
 

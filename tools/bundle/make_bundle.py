@@ -1,7 +1,7 @@
 """Collect wheels, weights and installers into one folder that installs anomalyncd where there is no network.
 
-The wheels are for this system and this Python, in the versions of the environment that runs this script: those that the
-tests ran with. The folder is made under another name and renamed when it is whole.
+The wheels are for this system and this Python, in the versions of constraints.txt: those that the tests ran with. The
+folder is made under another name and renamed when it is whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from anomalyncd.model.weights import fetch
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+TESTED = ROOT / "constraints.txt"
 CARRIED = (HERE / "install.sh", HERE / "install.bat", HERE / "install.py", HERE / "README.txt", ROOT / "Containerfile")
 FACTS, PYTHON_VERSION, REQUIREMENTS, SUMS = "bundle.json", "python-version.txt", "requirements.txt", "SHA256SUMS"
 LEGACY_GLIBC = {"manylinux1": 5, "manylinux2010": 12, "manylinux2014": 17}
@@ -87,14 +87,10 @@ def make_bundle(out: Path, extras: str, weights: Sequence[str]) -> None:
 def collect_wheels(folder: Path, extras: str) -> list[Path]:
     """The package, pip and all that they need, as wheels; nothing is built but the package itself."""
     pip = [sys.executable, "-m", "pip"]
-    frozen = subprocess.run([*pip, "freeze", "--all", "--exclude-editable"], capture_output=True, check=True, text=True)
-    with tempfile.TemporaryDirectory() as temporary:
-        constraints = Path(temporary) / "constraints.txt"
-        pinned = [line for line in frozen.stdout.splitlines() if "==" in line and not line.startswith("anomalyncd=")]
-        constraints.write_text("\n".join(pinned) + "\n", encoding="utf-8")
-        package = f"{ROOT}[{extras}]" if extras else str(ROOT)
-        options = ["--only-binary", ":all:", "--no-input", "--wheel-dir", str(folder), "--constraint", str(constraints)]
-        result = subprocess.run([*pip, "wheel", "--progress-bar", "off", "--quiet", *options, package, "pip"])
+    package = f"{ROOT}[{extras}]" if extras else str(ROOT)
+    tested = ["--constraint", str(TESTED), "--build-constraint", str(TESTED)]
+    options = ["--only-binary", ":all:", "--no-input", "--wheel-dir", str(folder), *tested]
+    result = subprocess.run([*pip, "wheel", "--progress-bar", "off", "--quiet", *options, package, "pip"])
     if result.returncode:
         raise SettingsError("pip could not collect the wheels: see above. A bundle is made where a package index is.")
     return sorted(folder.glob("*.whl"))

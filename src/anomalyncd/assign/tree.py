@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.cluster.hierarchy import linkage, to_tree
 from scipy.spatial.distance import pdist, squareform
 
 Floats = npt.NDArray[np.float32]
@@ -81,8 +81,10 @@ def _split(
     points = features[some].astype(np.float64)
     if len(some) < 2 or (points == points[0]).all():
         return None
-    part = fcluster(linkage(points, "ward"), 2, "maxclust")
-    sides = sorted((np.flatnonzero(part == number) for number in (1, 2)), key=lambda side: (-len(side), side[0]))
+    last = to_tree(linkage(points, "ward"))  # its two sides, also where the merges before it cost no less
+    sides = sorted(
+        (np.sort(side.pre_order()) for side in (last.left, last.right)), key=lambda side: (-len(side), side[0])
+    )
     means = [points[side].mean(axis=0) for side in sides]
     gain = len(sides[0]) * len(sides[1]) / len(some) * ((means[0] - means[1]) ** 2).sum()
     larger = round(len(rows) * len(sides[0]) / len(some))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MB = 1_000_000
 SHORTEST_TOKEN = 8
-NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")  # of the extra `serve`
+NEEDED = {"review": ("fastapi", "uvicorn"), "serve": ("fastapi", "uvicorn", "python_multipart", "prometheus_client")}
 
 
 def serve(
@@ -129,7 +129,7 @@ def review(
 
 def checked_token(command: str, token: str | None, host: str) -> str | None:
     """The token, a new one for `auto`; says first what the command lacks, which may be a token or a library."""
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
+    if missing := [name for name in NEEDED[command] if find_spec(name) is None]:
         raise SettingsError(f"`{command}` needs {missing[0]}: pip install 'anomalyncd[serve]'.")
     from ..serve.guard import is_loopback
 

@@ -195,7 +195,7 @@ def box_rates(predicted: Iterable[Array | None], true: Iterable[Array | None], *
             is_false &= ~matches
         n_true, n_predicted, n_false = n_true + len(wanted), n_predicted + len(found), n_false + int(is_false.sum())
         if len(wanted):
-            of_defective += (1, is_false.all(), len(found), is_false.sum())
+            of_defective += np.array((1, is_false.all(), len(found), is_false.sum()))
     n_images, n_lost, n_found, n_wrong = of_defective.tolist()
     return BoxRates(
         _share(n_false, n_predicted),

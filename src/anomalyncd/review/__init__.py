@@ -1,1 +1,1 @@
-"""The page on which people name and correct the classes of a run. Needs the extra `serve`."""
+"""The page on which people name and correct the classes of a run."""
