@@ -28,9 +28,9 @@ from ..estimator import AnomalyNCD
 from ..metrics import evaluate
 from ..progress import Silent
 from ..regions.prefetch import prefetch
-from ..run.evaluate import evaluate_maps
 from ..run.folder import RunFolder
 from ..run.stages import Stages, definite
+from ..steps.truth import evaluate_maps
 from .datasets import BenchData, fingerprint_of, load_product
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row
 from .rivals import RIVALS

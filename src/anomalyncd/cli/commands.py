@@ -108,8 +108,8 @@ def detect(
     from ..config import make_config
     from ..data.gather import gather
     from ..run.detector import detector_config
-    from ..run.evaluate import load_truth
     from ..steps.detect import detect_images
+    from ..steps.truth import load_truth
 
     layer = opt.layered(config, settings, backbone=backbone, random_state=seed, device=device)
     if fitted is not None:

@@ -18,12 +18,12 @@ from ..model.device import choose_device
 from ..paths import resolved, stem_of
 from ..progress import Silent
 from ..regions.records import ImageRecord, report_files
-from ..run.evaluate import DetectionScores, evaluate_maps
 from ..run.folder import IMAGES_TABLE, LOG, MAPS, METRICS, SCORES, RunFolder
 from ..run.log import logging_to
 from ..run.stages import Stages
 from ..run.store import are_mirrored
 from ..run.tables import to_csv
+from .truth import DetectionScores, evaluate_maps
 
 
 @dataclass(frozen=True)
