@@ -1,6 +1,6 @@
-"""All rivals on generated images (base.py, trained.py): what they find, keep and say.
+"""All rivals on generated images (base.py): what they find, keep and say.
 
-Covers anomaly_clustering, trained, uniformaly.
+Covers anomaly_clustering, gcd, simgcd, uniformaly.
 """
 
 import csv
@@ -183,7 +183,7 @@ def test_wrong_settings_and_missing_inputs_are_named():
         fit(make("anomaly-clustering-semi"), images, maps=maps)
     with pytest.raises(DataError, match="maps, masks, or normal images"):
         fit(make("uniformaly"), images)
-    with pytest.raises(SettingsError, match=r"learn\.epochs"):
+    with pytest.raises(SettingsError, match="epochs must be at least 1"):
         fit(make("gcd", epochs=-1), images)
     with pytest.raises(SettingsError, match="diverged"):
         fit(make("gcd", learning_rate=1e30, epochs=3), images)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .anomaly_clustering import AnomalyClustering, SemiSupervisedAnomalyClustering
 from .base import Rival
-from .trained import GCD, SimGCD
+from .gcd import GCD
+from .simgcd import SimGCD
 from .uniformaly import UniFormaly
 
-# A method to come (UNO, AMEND, SCAN, IIC, GATCluster) is one more file and one more name here.
 KINDS: tuple[type[Rival], ...] = (AnomalyClustering, SemiSupervisedAnomalyClustering, UniFormaly, GCD, SimGCD)
 RIVALS = {kind.name: kind for kind in KINDS}
