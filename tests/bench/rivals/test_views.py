@@ -116,9 +116,8 @@ def test_gcd_minimises_both_contrastive_losses(weight):
     rng = np.random.default_rng(0)
     one, two = rng.normal(size=(2, 6, 4))
     labels = [0, 1, 1, -1, -1, -1]
-    out = Outputs(
-        (torch.zeros(6, 5),) * 2, (torch.tensor(one), torch.tensor(two)), torch.tensor(labels), torch.eye(5), 2, 0
-    )
+    cosines, projections = (torch.zeros(6, 5),) * 2, (torch.tensor(one), torch.tensor(two))
+    out = Outputs(torch.arange(6), cosines, projections, torch.tensor(labels), torch.eye(5), 2, 0)
     assert float(GCD(3)._loss(out, weight)) == pytest.approx(slow_gcd(one, two, labels, weight))
 
 

@@ -216,7 +216,7 @@ class Rival(ABC):
     def _timed(self, stage: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.seconds_[stage] = time.perf_counter() - started
+        self.seconds_[stage] = self.seconds_.get(stage, 0.0) + time.perf_counter() - started
 
     def _readable(self, samples: Sequence[Sample]) -> list[Sample]:
         """Those that can be read, in an order by content."""

@@ -24,10 +24,12 @@ from .views import ViewRival, WholeViews, class_features, cosine_rate
 class Outputs:
     """What a network says of two views of B images: cosines with C prototypes and projections.
 
-    cosines : two (B, C), base classes first; projections : two (B, D); labels : (B,) base class or −1
+    indices : (B,) which images; cosines : two (B, C), base classes first; projections : two (B, D)
+    labels : (B,) base class or −1
     prototypes : (C, d) unit vectors; n_base : how many base classes there are
     """
 
+    indices: Tensor
     cosines: tuple[Tensor, Tensor]
     projections: tuple[Tensor, Tensor]
     labels: Tensor
@@ -86,8 +88,8 @@ class LastBlockRival(ViewRival):
 
         def loss(indices: Indices, rng: np.random.Generator, epoch: int) -> Tensor:
             (one, z_one), (two, z_two) = (net(view) for view in views.pair(indices, rng))
-            goals = torch.from_numpy(labels[indices]).to(device)
-            out = Outputs((one[0], two[0]), (z_one, z_two), goals, net.heads.weight[0], n_base, epoch)
+            rows, goals = (torch.from_numpy(values).to(device) for values in (indices, labels[indices]))
+            out = Outputs(rows, (one[0], two[0]), (z_one, z_two), goals, net.heads.weight[0], n_base, epoch)
             return self._loss(out, self.supervised_weight if n_base else 0.0)
 
         rate, epochs = self.learning_rate, self.epochs

@@ -171,7 +171,8 @@ class ViewRival(Rival):
             return np.stack([class_features(self._vit.class_token, tokens, self._device) for tokens in views], axis=1)
 
         key = [image_key(samples), self._network_key, self._vit.fit_size(self.size), self.bank_views]
-        return torch.from_numpy(cache.array("class-tokens", key, compute)).to(self._device)
+        with self._timed("views"):
+            return torch.from_numpy(cache.array("class-tokens", key, compute)).to(self._device)
 
 
 class WholeViews:
