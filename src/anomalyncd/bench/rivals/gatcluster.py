@@ -87,12 +87,13 @@ class GATCluster(ViewRival):
             tokens = views.pair(indices, rng)[0].tokens
             assert tokens is not None
             _, p, attended = net(self._map(tokens))
-            return (
+            total: Tensor = (
                 5 * -(p * balanced[rows]).sum(dim=1).mean()
                 + 3 * (negative_entropy(p) + negative_entropy(attended))
                 + pair_loss(p, same[rows][:, rows])
                 + 5 * F.binary_cross_entropy(attended, sharp[rows])
             )
+            return total
 
         self._train(net, torch.optim.Adam(net.parameters(), lr=self.learning_rate), begin, loss)
         features, found = self._plain(net, bank.centre)

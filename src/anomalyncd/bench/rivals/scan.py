@@ -83,8 +83,8 @@ class SCAN(ViewRival):
             anchors, others = two_views(vectors, indices, rng)[0], two_views(vectors, partners, rng)[1]
             return neighbour_loss(self._heads(net, anchors), self._heads(net, others), self.entropy_weight).sum()
 
-        optimiser = torch.optim.SGD(net.parameters(), lr=self.learning_rate, momentum=MOMENTUM)
-        self._train(net, optimiser, batches, cluster)
+        first = torch.optim.SGD(net.parameters(), lr=self.learning_rate, momentum=MOMENTUM)
+        self._train(net, first, batches, cluster)
         with torch.inference_mode():
             anchors, others = (
                 self._heads(net, plain[rows]) for rows in (np.arange(len(near)).repeat(count), near.ravel())
@@ -99,8 +99,8 @@ class SCAN(ViewRival):
                 sure = head(plain[indices]).softmax(dim=1)
             return self_label_loss(sure, head(two_views(vectors, indices, rng)[0]), self.confidence)
 
-        optimiser = torch.optim.Adam(head.parameters(), lr=SELF_LABEL_RATE, weight_decay=SELF_LABEL_DECAY)
-        self._train(head, optimiser, batches, self_label, epochs=SELF_LABEL_EPOCHS)
+        second = torch.optim.Adam(head.parameters(), lr=SELF_LABEL_RATE, weight_decay=SELF_LABEL_DECAY)
+        self._train(head, second, batches, self_label, epochs=SELF_LABEL_EPOCHS)
         with torch.inference_mode():
             return plain.cpu().numpy(), head(plain).argmax(dim=1).cpu().numpy()
 

@@ -88,36 +88,44 @@ class UNO(ViewRival):
             self._train(net, optimiser, partial(sample_batches, known, self.batch_size), pretrain, epochs=PRETRAINING)
         self._train(net, optimiser, partial(sample_batches, labels, self.batch_size), discover, rate=rate)
         with torch.inference_mode():
-            projection, head = net.few[int(per_head[-1].argmin())]
-            features = F.normalize(projection(images[:, 0]), dim=1)
-            return features.cpu().numpy(), head(features)[0].argmax(dim=1).cpu().numpy()
+            best = net.few[int(per_head[-1].argmin())]
+            assert isinstance(best, NewHead)
+            features = F.normalize(best.projection(images[:, 0]), dim=1)
+            return features.cpu().numpy(), best(images[:, 0]).argmax(dim=1).cpu().numpy()
+
+
+class NewHead(nn.Module):
+    """A projection, and prototypes of K new classes."""
+
+    def __init__(self, width: int, n_classes: int) -> None:
+        super().__init__()
+        self.projection = nn.Sequential(
+            nn.Linear(width, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, PROJECTION)
+        )  # fmt: skip
+        self.prototypes = PrototypeHeads(PROJECTION, n_classes)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(B, C) → cosines (B, K)."""
+        out: Tensor = self.prototypes(self.projection(vectors))[0]
+        return out
 
 
 class Heads(nn.Module):
-    """Prototypes of the base classes, and projections with prototypes of the new ones, few and many."""
+    """Prototypes of the base classes, and heads of the new ones, with few and many outputs."""
 
     def __init__(self, width: int, n_base: int, n_new: int) -> None:
         super().__init__()
         self.labelled = PrototypeHeads(width, n_base)
-        self.few, self.many = (
-            nn.ModuleList(nn.ModuleList([_projector(width), PrototypeHeads(PROJECTION, n)]) for _ in range(HEADS))
-            for n in (n_new, OVERCLUSTERING * n_new)
-        )
+        self.few = nn.ModuleList(NewHead(width, n_new) for _ in range(HEADS))
+        self.many = nn.ModuleList(NewHead(width, OVERCLUSTERING * n_new) for _ in range(HEADS))
 
     def forward(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C) → cosines (H, B, n_base + K) and (H, B, n_base + 3 K)."""
         base = self.labelled(vectors)[0]
         few, many = (
-            torch.stack([torch.cat([base, head(projection(vectors))[0]], dim=1) for projection, head in heads])
-            for heads in (self.few, self.many)
+            torch.stack([torch.cat([base, head(vectors)], dim=1) for head in heads]) for heads in (self.few, self.many)
         )
         return few, many
-
-
-def _projector(width: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(width, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, PROJECTION)
-    )  # fmt: skip
 
 
 def swapped_loss(one: Tensor, two: Tensor, labels: Tensor, n_base: int) -> Tensor:
