@@ -46,3 +46,12 @@ def test_the_way_of_an_image_leads_through_functions_that_are_there():
         source = (ROOT / "src/anomalyncd" / file).read_text(encoding="utf-8")
         for part in name.split("."):
             assert re.search(rf"^ *(?:def|class) {part}\b", source, re.MULTILINE), f"{file}: {name}"
+
+
+def test_the_page_of_the_bench_shows_the_smallest_rival_as_it_is():
+    text = (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
+    rivals = ROOT / "src" / "anomalyncd" / "bench" / "rivals"
+    assert f"```python\n{(rivals / 'frozen.py').read_text(encoding='utf-8')}```" in text
+    assert "from .frozen import FrozenKMeans" in (rivals / "__init__.py").read_text(encoding="utf-8")
+    table = (rivals.parent / "experiments" / "table-01.yaml").read_text(encoding="utf-8")
+    assert re.search(r"```yaml\n(  - \{name: \"frozen trunk, k-means\".*\})\n```", text)[1] in table

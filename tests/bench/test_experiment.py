@@ -9,6 +9,7 @@ import yaml
 
 from anomalyncd.bench.experiment import EACH, METRICS, Experiment, experiment_names, load_experiment, paper_table
 from anomalyncd.bench.measure import Laboratory
+from anomalyncd.bench.rivals import RIVALS
 from anomalyncd.bench.table import MVTEC, printed
 from anomalyncd.errors import SettingsError
 
@@ -92,9 +93,12 @@ def test_goals_have_the_rows_that_are_asked_for(packaged):
     goals = packaged["goals"]
     assert goals.data == ["mtd", "hazelnut"] and set(goals.sources) == {"masks", "patchcore", "musc"}
     methods = {row.method: row for row in goals.rows if row.preset is None}
-    assert set(methods) == {
-        "anomalyncd", "anomaly-clustering", "anomaly-clustering-semi", "uniformaly", "gcd", "simgcd",
-    }  # fmt: skip
+    assert set(methods) == {"anomalyncd", *RIVALS} - {"frozen-kmeans"}
+    table = packaged["table-01"]
+    assert {row.method for row in table.rows} >= {
+        row["method"] for row in paper_table("1")["rows"]
+    }  # none is paper only
+    assert {row.method for row in table.rows if row.base is None} == {"anomalyncd", "uno", "gcd", "simgcd", "amend"}
     (paper,) = [row for row in goals.rows if row.preset == "paper"]
     assert paper.settings["learn"]["bank_views"] >= 8 and paper.seeds == [0]
     assert methods["anomalyncd"].settings == {} and len(goals.seeds) == 3

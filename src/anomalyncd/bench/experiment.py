@@ -20,7 +20,14 @@ from .rivals import RIVALS
 
 OURS, PAPER_ONLY = "anomalyncd", "none"  # methods that are no rival's name
 MASKS, IMAGES_ONLY = "masks", "none"  # sources that are no detector's name
-OF_ALL_ROWS = ("random_state", "backbone", "backbone_weights", "device", "progress")  # arguments that no row sets
+OF_ALL_ROWS = (
+    "random_state",
+    "backbone",
+    "backbone_weights",
+    "device",
+    "precision",
+    "progress",
+)  # arguments that no row sets
 BEST = "best"  # detector of the paper
 EACH = "each"  # base set: every data set that is given, in turn
 

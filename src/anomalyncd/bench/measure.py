@@ -35,8 +35,6 @@ from .datasets import BenchData, fingerprint_of, load_product
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row
 from .rivals import RIVALS
 
-WHOLE_IMAGE = ("gcd", "simgcd")  # rivals that look at neither maps nor masks
-OWN_SCORES = ("anomaly-clustering", "anomaly-clustering-semi")  # look at masks, but make scores of their own
 SHARED_STAGES = ("range", "regions", "looks of normal images", "base set")  # of a run: not dependent on the seed
 SHARED_TOKENS = ("tokens", "views")  # of rivals: nor do these
 OF_NORMAL = ("normal_precision", "normal_recall", "false_alarms", "missed")
@@ -58,9 +56,11 @@ class Trial:
     @property
     def uses_source(self) -> bool:
         """Whether maps or masks have a say; where not, one result stands for all of them."""
-        if self.row.method in OWN_SCORES:
-            return self.source == MASKS or self.row.settings.get("weights") == "given"
-        return self.row.method not in WHOLE_IMAGE
+        rival = RIVALS.get(self.row.method)
+        if rival is None or rival.looks_at == "maps and masks":
+            return True
+        asked = self.row.settings.get("weights") == "given"  # of Anomaly Clustering, which else makes scores of its own
+        return rival.looks_at == "masks" and (asked or self.source == MASKS)
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,8 @@ class Laboratory:
         config = trial.config
         model = RIVALS[trial.row.method](
             trial.data.n_classes, random_state=trial.seed, backbone=config.model.backbone,
-            backbone_weights=config.model.weights, device=config.device, progress=self.progress, **trial.row.settings,
+            backbone_weights=config.model.weights, device=config.device, precision=config.precision,
+            progress=self.progress, **trial.row.settings,
         )  # fmt: skip
         run = self.work / "rivals" / f"{trial.data.name}-{trial.data.fingerprint[:12]}"
         base = None if trial.base is None else trial.base.dataset

@@ -239,7 +239,8 @@ class Bench:
         else:
             settings = config.model_dump(mode="json", exclude={"device", "preset", "random_state"})
             if row.method != OURS:
-                settings = {"backbone": config.model.backbone, "settings": row.settings}
+                network = {"backbone": config.model.backbone, "precision": config.precision}
+                settings = {**network, "settings": row.settings}
             key += [row.method, settings, "" if trial.base is None else trial.base.fingerprint, trial.seed]
         if measurement == "combined":  # is about images that the data of this trial is without
             key.append(self._load(load_product, data.name, ()).fingerprint)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from .experiment import BEST, MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row, paper_figures
-from .measure import WHOLE_IMAGE
+from .rivals import RIVALS
 from .runner import PAPER_SETTINGS, Cell, Column, Outcome
 
 MVTEC = (
@@ -51,12 +51,13 @@ def printed(experiment: Experiment, row: Row, dataset: str, source: str, base: s
         wanted["detector"] = detector
     best = row.paper.get("detector") == BEST
     match = {key: text for key, text in row.paper.items() if text != BEST}
+    whole_images = row.method in RIVALS and RIVALS[row.method].looks_at == "images"
     fitting = []
     for table in experiment.tables:
         for found in paper_figures(table, **match):
             if any(found.get(key, value) != value for key, value in wanted.items() if key not in row.paper):
                 continue
-            if source == MASKS and "detector" not in found and row.method not in WHOLE_IMAGE:
+            if source == MASKS and "detector" not in found and not whole_images:
                 continue  # there the method had no masks
             if best and found.get("detector", "ground-truth") == "ground-truth":
                 continue  # no detector's

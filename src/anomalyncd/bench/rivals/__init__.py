@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from .amend import AMEND
 from .anomaly_clustering import AnomalyClustering, SemiSupervisedAnomalyClustering
 from .base import Rival
-from .trained import GCD, SimGCD
+from .frozen import FrozenKMeans
+from .gatcluster import GATCluster
+from .gcd import GCD
+from .iic import IIC
+from .scan import SCAN
+from .simgcd import SimGCD
 from .uniformaly import UniFormaly
+from .uno import UNO
 
-# A method to come (UNO, AMEND, SCAN, IIC, GATCluster) is one more file and one more name here.
-KINDS: tuple[type[Rival], ...] = (AnomalyClustering, SemiSupervisedAnomalyClustering, UniFormaly, GCD, SimGCD)
+KINDS: tuple[type[Rival], ...] = (
+    AnomalyClustering,
+    SemiSupervisedAnomalyClustering,
+    UniFormaly,
+    IIC,
+    GATCluster,
+    SCAN,
+    UNO,
+    GCD,
+    SimGCD,
+    AMEND,
+    FrozenKMeans,
+)
 RIVALS = {kind.name: kind for kind in KINDS}

@@ -50,6 +50,7 @@ class AnomalyClustering(PatchRival):
     """
 
     name: ClassVar[str] = "anomaly-clustering"
+    looks_at = "masks"
     default_references: ClassVar[int] = 1000
 
     def __init__(

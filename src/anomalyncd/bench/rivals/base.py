@@ -7,7 +7,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -31,7 +31,7 @@ from ...detect.patchcore import PatchBank
 from ...errors import BadFileError, DataError, SettingsError
 from ...learn.cluster import by_size
 from ...model.backbone import MaskGuidedViT, image_tensor, load_vit, resolve_name
-from ...model.device import choose_device
+from ...model.device import autocast, choose_device
 from ...progress import Silent
 from ...regions.records import ImageRecord, report_files
 from ...run.folder import PARTIAL, RunFolder
@@ -123,7 +123,7 @@ class Rival(ABC):
     ----------
     n_classes : how many clusters, the normal class counted
     random_state : seed of every random choice but the views that are kept in the cache, which are the same for all seeds
-    backbone, device, progress : as for `AnomalyNCD`
+    backbone, device, precision, progress : as for `AnomalyNCD`; heads and blocks are always trained in float32
     backbone_weights : local file with its weights, instead of the cache or the hub
 
     Attributes
@@ -137,6 +137,7 @@ class Rival(ABC):
     name: ClassVar[str]
     uses_base: ClassVar[bool] = False
     uses_normal: ClassVar[bool] = False
+    looks_at: ClassVar[Literal["maps and masks", "masks", "images"]] = "maps and masks"  # what has a say in a result
 
     def __init__(
         self,
@@ -146,10 +147,16 @@ class Rival(ABC):
         backbone: str = "auto",
         backbone_weights: Path | None = None,
         device: str = "auto",
+        precision: str = "auto",
         progress: Silent | None = None,
     ) -> None:
         self.n_classes, self.random_state = n_classes, random_state
-        self.backbone, self.backbone_weights, self.device = backbone, backbone_weights, device
+        self.backbone, self.backbone_weights, self.device, self.precision = (
+            backbone,
+            backbone_weights,
+            device,
+            precision,
+        )
         self.progress = progress or Silent()
 
     def fit(
@@ -182,10 +189,8 @@ class Rival(ABC):
                     "fewer classes."
                 )
             name = resolve_name(self.backbone)
-            self._network_key = [
-                name,
-                content_digest(self.backbone_weights),
-            ]  # what tokens depend on, besides the images
+            # What tokens depend on, besides the images.
+            self._network_key = [name, content_digest(self.backbone_weights), self.precision]
             vit = load_vit(name, file=self.backbone_weights, progress=self.progress.say)
             self._vit = MaskGuidedViT(vit, guidance="none").to(choose_device(self.device)).eval()
             given: Given = "maps" if dataset.has_maps else "masks" if dataset.has_masks else None
@@ -203,11 +208,15 @@ class Rival(ABC):
     def _discover(self, inputs: Inputs) -> tuple[Features, Labels]:
         """What was clustered (N, d), and the cluster of each image (N,), of the images."""
 
+    def _frozen(self) -> AbstractContextManager[None]:
+        """In which the frozen trunk is run."""
+        return autocast(self._vit.mean.device, self.precision)
+
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.seconds_[stage] = time.perf_counter() - started
+        self.seconds_[stage] = self.seconds_.get(stage, 0.0) + time.perf_counter() - started
 
     def _readable(self, samples: Sequence[Sample]) -> list[Sample]:
         """Those that can be read, in an order by content."""
@@ -270,7 +279,8 @@ class PatchRival(Rival):
             with self.progress.task("Patch tokens", len(samples)) as advance:
                 for start in range(0, len(samples), BATCH):
                     pictures = [square(read_image(sample.image), side) for sample in samples[start : start + BATCH]]
-                    found = vit.block_tokens(image_tensor(np.stack(pictures), device), blocks)
+                    with self._frozen():
+                        found = vit.block_tokens(image_tensor(np.stack(pictures), device), blocks)
                     mean = torch.stack([found[block][:, vit.n_prefix :] for block in blocks]).mean(dim=0)
                     tokens[start : start + BATCH] = mean.half().cpu().numpy()
                     advance(len(pictures))
