@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import RunError, SettingsError
 from ..grid import top_mean
+from ..progress import Silent
 
 FILE = "detector.safetensors"
 D = TypeVar("D", bound="StoredDetector")
@@ -49,10 +50,14 @@ class Detector(ABC):
     ----------
     name : short name
     needs_normal : whether `fit` needs images of normal products; otherwise the images are compared with each other
+    progress : where a `fit` that takes long shows how far it is
+    workspace : folder where it may keep what a killed call has learned from the same images, for the next one; None: nowhere
     """
 
     name: ClassVar[str]
     needs_normal: ClassVar[bool]
+    progress: Silent = Silent()
+    workspace: Path | None = None
 
     @property
     def is_ready(self) -> bool:
