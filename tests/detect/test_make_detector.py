@@ -9,7 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anomalyncd.detect import DETECTORS, Detector, MuSc, PatchCore, load_detector, make_detector
+from anomalyncd.detect import (
+    DETECTORS,
+    Detector,
+    EfficientAD,
+    MuSc,
+    PatchCore,
+    RDPlusPlus,
+    load_detector,
+    make_detector,
+)
 from anomalyncd.errors import SettingsError
 
 OWN = """
@@ -46,7 +55,7 @@ def own_module(tmp_path, monkeypatch):
 
 
 def test_built_in():
-    assert {"patchcore": PatchCore, "musc": MuSc} == DETECTORS
+    assert {"patchcore": PatchCore, "musc": MuSc, "efficientad": EfficientAD, "rd++": RDPlusPlus} == DETECTORS
     made = make_detector("patchcore", backbone="tiny", size=64, bank_size=7)
     assert isinstance(made, PatchCore) and made.bank_size == 7 and made.size == 64 and made.needs_normal
     assert isinstance(make_detector("musc", backbone="tiny"), MuSc)

@@ -12,10 +12,12 @@ from ..errors import AnomalyNCDError, SettingsError
 from .anomalib import AnomalibDetector, AnomalibPredictions, from_anomalib
 from .anomalib_model import PREFIX as ANOMALIB
 from .base import AnomalyMap, Detection, Detector, Picture, check_settings
+from .efficientad import EfficientAD
 from .musc import MuSc
 from .patchcore import PatchCore
+from .rdpp import RDPlusPlus
 
-DETECTORS: dict[str, type[Detector]] = {PatchCore.name: PatchCore, MuSc.name: MuSc}
+DETECTORS: dict[str, type[Detector]] = {kind.name: kind for kind in (PatchCore, MuSc, EfficientAD, RDPlusPlus)}
 
 __all__ = [
     "DETECTORS",
@@ -24,9 +26,11 @@ __all__ = [
     "AnomalyMap",
     "Detection",
     "Detector",
+    "EfficientAD",
     "MuSc",
     "PatchCore",
     "Picture",
+    "RDPlusPlus",
     "build_detector",
     "from_anomalib",
     "load_detector",

@@ -80,7 +80,7 @@ class Detector(ABC):
         for anomaly_map in self.maps(images):
             yield Detection(anomaly_map, top_mean(anomaly_map))
 
-    def held_out(self, normal_images: Iterable[Picture], places: Sequence[int]) -> Iterator[Detection] | None:
+    def held_out(self, normal_images: Iterable[Picture], places: Sequence[int]) -> Iterator[Detection | None] | None:
         """Maps of some of the images that it was fitted on, each as if it had not been among them.
 
         So one learns what normal images score that the detector has not seen, without keeping any back.
@@ -92,7 +92,7 @@ class Detector(ABC):
 
         Returns
         -------
-        one for each image, in order; None where the detector cannot tell, as is the default
+        one for each image, in order, None for those that it cannot tell; None where it can of none, as is the default
         """
         return None
 

@@ -40,7 +40,7 @@ def train(
     ----------
     losses : number of a round → the losses of its steps, each of which is taken before the next is asked for
     rounds : how many there are; the state is kept after each
-    rate : number of a round → learning rate
+    rate : number of a round → learning rate, of which a group of parameters may have a `share`
     workspace : folder of the state; None keeps none. What an earlier call left there is gone on from where it fits the
         network, so it must be of the same inputs and settings
     """
@@ -49,12 +49,12 @@ def train(
         advance(done)
         for number in range(done, rounds):
             for group in optimiser.param_groups:
-                group["lr"] = rate(number)
+                group["lr"] = rate(number) * group.get("share", 1)
             net.train()
             with seeded(seed, number):
                 for loss in losses(number):
                     optimiser.zero_grad()
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    loss.backward()
                     optimiser.step()
             if workspace is not None:
                 _keep(workspace / STATE, net, optimiser, number + 1)

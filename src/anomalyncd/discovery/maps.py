@@ -147,10 +147,12 @@ def _write_held_out(folder: RunFolder, detector: Detector, fitted: Sequence[Samp
         found = detector.held_out((image for _, image in _readable(chosen, records, advance)), places)
         if found is None:
             return
-        names = [f"{NORMAL_MAPS}/{file_stem(index, sample.id)}.npy" for index, sample in enumerate(chosen)]
-        for name, detection in zip(names, found, strict=True):
-            folder.write(name, _npy(detection.map))
-    table = pd.DataFrame({"image": [sample.id for sample in chosen], "map": names})
+        rows = []
+        for index, (sample, detection) in enumerate(zip(chosen, found, strict=True)):
+            if detection is not None:
+                rows.append((sample.id, f"{NORMAL_MAPS}/{file_stem(index, sample.id)}.npy"))
+                folder.write(rows[-1][1], _npy(detection.map))
+    table = pd.DataFrame(rows, columns=["image", "map"])
     folder.write_text(NORMAL_TABLE, to_csv(table))
 
 
