@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from anomalyncd.detect import (
+    CPR,
     DETECTORS,
+    PNI,
     Detector,
     EfficientAD,
     MuSc,
@@ -55,7 +57,8 @@ def own_module(tmp_path, monkeypatch):
 
 
 def test_built_in():
-    assert {"patchcore": PatchCore, "musc": MuSc, "efficientad": EfficientAD, "rd++": RDPlusPlus} == DETECTORS
+    trained = {"efficientad": EfficientAD, "rd++": RDPlusPlus, "pni": PNI, "cpr": CPR}
+    assert {"patchcore": PatchCore, "musc": MuSc, **trained} == DETECTORS
     made = make_detector("patchcore", backbone="tiny", size=64, bank_size=7)
     assert isinstance(made, PatchCore) and made.bank_size == 7 and made.size == 64 and made.needs_normal
     assert isinstance(make_detector("musc", backbone="tiny"), MuSc)

@@ -62,6 +62,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "settings": {"detect": {"settings": {**DETECT, "steps": 20, "tile": 48}}},
     },
     "rd++": {"detector": "rd++", "settings": {"detect": {"settings": {**DETECT, "steps": 20}}}},
+    "pni": {
+        "detector": "pni",
+        "settings": {
+            "detect": {"settings": {**DETECT, "epochs": 2, "kinds": 8, "bank_size": 60, "window": 3, "tile": 48}}
+        },
+    },
+    "cpr": {"detector": "cpr", "settings": {"detect": {"settings": {**DETECT, "steps": 20, "views": 4}}}},
     "musc": {"detector": "musc", "settings": {"detect": {"settings": {**DETECT, "windows": [1, 3]}}}},
 }
 

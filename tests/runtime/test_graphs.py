@@ -34,7 +34,7 @@ def assert_same(found: Prediction, expected: Prediction) -> None:
     pd.testing.assert_frame_equal(found.images, expected.images, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["maps", "paper", "both", "patchcore", "musc", "efficientad", "rd++"])
+@pytest.mark.parametrize("kind", ["maps", "paper", "both", "patchcore", "musc", "efficientad", "rd++", "pni", "cpr"])
 def test_engines_agree_with_the_run(exported, kind):
     there = exported(kind)
     expected = AnomalyNCD.load(there.run).predict(there.images, **there.given)
