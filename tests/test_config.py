@@ -1,6 +1,6 @@
 """Settings: presets, layers, files, and what a user is told about a wrong one.
 
-Covers settings_text.
+Covers settings_text and sections.
 """
 
 from __future__ import annotations

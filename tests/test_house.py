@@ -15,7 +15,7 @@ SOURCE = TESTS.parent / "src" / "anomalyncd"
 # From the ground up. A module may import from its own floor and from those below it; `run.finished` stands between what
 # is learned (discovery.model, how it classifies) and what changes a run (relearn, update).
 FLOORS = (
-    ("errors", "labels", "progress", "paths"),
+    ("errors", "labels", "progress", "paths", "sections"),
     ("config", "settings_text", "checksums"),
     ("data", "grid"),
     ("model", "metrics", "assign"),
@@ -134,7 +134,9 @@ def test_files_and_folders_stay_small() -> None:
     lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
     assert not {module: count for module, count in lines.items() if count > 350}
     method = ("data", "detect", "binarize", "regions", "model", "learn", "assign", "discovery", "run", "metrics")
-    assert all(sum(n for module, n in lines.items() if module.split(".")[0] == room) <= 2000 for room in method)
+    most = {"detect": 2500}  # a file for each of six detectors
+    totals = {room: sum(n for module, n in lines.items() if module.split(".")[0] == room) for room in method}
+    assert not {room: total for room, total in totals.items() if total > most.get(room, 2000)}
 
 
 @pytest.mark.parametrize("module", [m for m, path in MODULES.items() if not path.name.startswith("__")])

@@ -9,34 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from .errors import SettingsError
+from .sections import DetectConfig, Section
 
 Preset = Literal["fast", "paper"]
 MOST_VALUES, DEEPEST = 100_000, 32  # of all settings, and lists in lists: what YAML refers to counts each time
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
-
-
-class DetectConfig(Section):
-    """Images → anomaly maps, where none are given."""
-
-    name: str | None = Field(
-        None,
-        description="musc, patchcore, anomalib:Model, or module:Class of your own; none = maps or masks are given",
-    )
-    settings: dict[str, Any] = Field(
-        default_factory=dict, description="arguments of that detector, for example size or tile"
-    )
-    false_alarms: float = Field(
-        0.02,
-        gt=0,
-        le=0.3,
-        description="share of normal images that may be called defective; another share re-labels a run in seconds",
-    )
 
 
 class BinarizeConfig(Section):

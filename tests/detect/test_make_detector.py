@@ -9,7 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anomalyncd.detect import DETECTORS, Detector, MuSc, PatchCore, load_detector, make_detector
+from anomalyncd.detect import (
+    CPR,
+    DETECTORS,
+    PNI,
+    Detector,
+    EfficientAD,
+    MuSc,
+    PatchCore,
+    RDPlusPlus,
+    load_detector,
+    make_detector,
+)
 from anomalyncd.errors import SettingsError
 
 OWN = """
@@ -46,7 +57,8 @@ def own_module(tmp_path, monkeypatch):
 
 
 def test_built_in():
-    assert {"patchcore": PatchCore, "musc": MuSc} == DETECTORS
+    trained = {"efficientad": EfficientAD, "rd++": RDPlusPlus, "pni": PNI, "cpr": CPR}
+    assert {"patchcore": PatchCore, "musc": MuSc, **trained} == DETECTORS
     made = make_detector("patchcore", backbone="tiny", size=64, bank_size=7)
     assert isinstance(made, PatchCore) and made.bank_size == 7 and made.size == 64 and made.needs_normal
     assert isinstance(make_detector("musc", backbone="tiny"), MuSc)
@@ -68,7 +80,7 @@ def test_one_of_your_own(own_module, tmp_path):
 )
 def test_unknown(name):
     with pytest.raises(
-        SettingsError, match=r"must be one of patchcore, musc, anomalib:Model, or module:Class of your own"
+        SettingsError, match=r"must be one of patchcore, musc, .*anomalib:Model, or module:Class of your own"
     ):
         make_detector(name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +43,16 @@ def test_settings_of_detectors() -> None:
     for sigma in (-1.0, float("nan"), float("inf")):
         with pytest.raises(SettingsError, match="sigma must be a number of at least 0"):
             build_detector(configured("musc", sigma=sigma))
+
+
+def test_weights_of_the_run_are_not_for_another_backbone(tmp_path: Path) -> None:
+    def built(**settings: Any) -> Any:
+        model = {"backbone": "tiny", "weights": str(tmp_path / "own.safetensors")}
+        return build_detector(make_config({"detect": {"name": "pni", "settings": settings}, "model": model}))
+
+    assert built().weights == str(tmp_path / "own.safetensors")
+    assert built(backbone="wide_resnet101_2").weights is None
+    assert built(backbone="densenet201", weights="its.safetensors").weights == "its.safetensors"
 
 
 def test_detectors_of_anomalib_get_device_and_seed_only(monkeypatch: pytest.MonkeyPatch) -> None:

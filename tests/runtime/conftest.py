@@ -57,6 +57,18 @@ KINDS: dict[str, dict[str, Any]] = {
     "paper": {"given": "masks", "settings": {"preset": "paper", "learn": {"epochs": 2, "bank_views": 2}}},
     "both": {"given": "masks", "settings": {"features": {"views": 1, "class_token": 1.0}, "learn": {"epochs": 2}}},
     "patchcore": {"detector": "patchcore", "settings": {"detect": {"settings": {**DETECT, "radius": 3, "tile": 48}}}},
+    "efficientad": {
+        "detector": "efficientad",
+        "settings": {"detect": {"settings": {**DETECT, "steps": 20, "tile": 48}}},
+    },
+    "rd++": {"detector": "rd++", "settings": {"detect": {"settings": {**DETECT, "steps": 20}}}},
+    "pni": {
+        "detector": "pni",
+        "settings": {
+            "detect": {"settings": {**DETECT, "epochs": 2, "kinds": 8, "bank_size": 60, "window": 3, "tile": 48}}
+        },
+    },
+    "cpr": {"detector": "cpr", "settings": {"detect": {"settings": {**DETECT, "steps": 20, "views": 4}}}},
     "musc": {"detector": "musc", "settings": {"detect": {"settings": {**DETECT, "windows": [1, 3]}}}},
 }
 
@@ -103,7 +115,7 @@ def fitted(kind: str, place: Path) -> Exported:
         normal.mkdir()
         for index in range(3, len(images), 4):
             cv2.imwrite(str(normal / f"{index}.png"), images[index])
-        wanted = {"normal": normal} if how["detector"] == "patchcore" else {}
+        wanted = {"normal": normal} if how["detector"] != "musc" else {}
         model.fit(images, detector=how["detector"], run=place / "run", **wanted)
         # The last is one of the references of MuSc, which must not be compared with itself.
         return Exported(place / "run", export(place), [*NEW[0], images[0]], {})

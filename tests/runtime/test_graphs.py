@@ -34,7 +34,7 @@ def assert_same(found: Prediction, expected: Prediction) -> None:
     pd.testing.assert_frame_equal(found.images, expected.images, atol=1e-3, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["maps", "paper", "both", "patchcore", "musc"])
+@pytest.mark.parametrize("kind", ["maps", "paper", "both", "patchcore", "musc", "efficientad", "rd++", "pni", "cpr"])
 def test_engines_agree_with_the_run(exported, kind):
     there = exported(kind)
     expected = AnomalyNCD.load(there.run).predict(there.images, **there.given)
@@ -83,7 +83,7 @@ def graph_detector(folder: Path, engine: str, **writers: Callable[[Path], Any]) 
 def test_bank_scores_are_patchcores(engine, tmp_path):
     rows = torch.nn.functional.normalize(torch.randn(50, 16, generator=torch.Generator().manual_seed(1)), dim=1)
     bank = PatchBank(rows.half(), radius=3)
-    detector = graph_detector(tmp_path, engine, scores=lambda path: write_scores(path, bank, 2))
+    detector = graph_detector(tmp_path, engine, scores=lambda path: write_scores(path, bank, 2, 8))
     for blocks in token_grids(3, 0):
         tokens = blocks.astype(np.float32)
         wanted = bank.nearest(locally_aware(torch.from_numpy(tokens), 3))[0].numpy()

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from ..config import Preset, Section, make_config
+from ..config import Preset, make_config
 from ..detect.base import misfit, setting_defaults
 from ..errors import SettingsError
+from ..sections import Section
 from ..settings_text import read_yaml
 from .rivals import RIVALS
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..checksums import stable_hash
-from ..config import Config, DetectConfig
+from ..config import Config
 from ..data.dataset import Dataset, load_dataset
 from ..data.gather import gather_base, gather_normal
 from ..data.images import read_image
@@ -30,6 +30,7 @@ from ..progress import Silent
 from ..regions.prefetch import prefetch
 from ..run.folder import RunFolder
 from ..run.stages import Stages, definite
+from ..sections import DetectConfig
 from ..steps.truth import evaluate_maps
 from .datasets import BenchData, fingerprint_of, load_product
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row

@@ -31,10 +31,11 @@ DetectorName = Annotated[
     str | None,
     typer.Option(
         "--detector",
-        help="Makes the maps: musc (default), patchcore (default with --normal), anomalib:Model, module:Class.",
+        help="Makes the maps: musc (default), patchcore (default with --normal), efficientad, rd++, pni, cpr, "
+        "anomalib:Model, module:Class.",
     ),
 ]
-Normal = Annotated[Path | None, typer.Option(help="Folder of images of normal products, for patchcore.")]
+Normal = Annotated[Path | None, typer.Option(help="Folder of images of normal products, for all detectors but musc.")]
 NormalMaps = Annotated[
     Path | None,
     typer.Option(
@@ -96,7 +97,7 @@ def detector_layer(name: str | None, tile: int | None) -> dict[str, Any]:
     from ..detect import DETECTORS
 
     if name not in DETECTORS:
-        raise SettingsError(f"--tile works with musc and patchcore, but the detector is {name or 'none'}.")
+        raise SettingsError(f"--tile works with {', '.join(DETECTORS)}, but the detector is {name or 'none'}.")
     return {"detect": {"name": name, "settings": {"tile": tile}}}
 
 

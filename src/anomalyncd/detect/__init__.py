@@ -12,21 +12,30 @@ from ..errors import AnomalyNCDError, SettingsError
 from .anomalib import AnomalibDetector, AnomalibPredictions, from_anomalib
 from .anomalib_model import PREFIX as ANOMALIB
 from .base import AnomalyMap, Detection, Detector, Picture, check_settings
+from .cpr import CPR
+from .efficientad import EfficientAD
 from .musc import MuSc
 from .patchcore import PatchCore
+from .pni import PNI
+from .rdpp import RDPlusPlus
 
-DETECTORS: dict[str, type[Detector]] = {PatchCore.name: PatchCore, MuSc.name: MuSc}
+KINDS = (PatchCore, MuSc, EfficientAD, RDPlusPlus, PNI, CPR)
+DETECTORS: dict[str, type[Detector]] = {kind.name: kind for kind in KINDS}
 
 __all__ = [
+    "CPR",
     "DETECTORS",
+    "PNI",
     "AnomalibDetector",
     "AnomalibPredictions",
     "AnomalyMap",
     "Detection",
     "Detector",
+    "EfficientAD",
     "MuSc",
     "PatchCore",
     "Picture",
+    "RDPlusPlus",
     "build_detector",
     "from_anomalib",
     "load_detector",
@@ -43,7 +52,7 @@ def build_detector(config: Config) -> Detector:
         shared = {"device": config.device, "seed": config.random_state}
     if name in DETECTORS:
         shared |= {"backbone": config.model.backbone, "precision": config.precision}
-        if config.model.weights:
+        if config.model.weights and "backbone" not in settings:  # they are those of the run's own
             shared["weights"] = str(config.model.weights)
     try:
         return make_detector(name, **{**shared, **settings})

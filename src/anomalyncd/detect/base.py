@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..errors import RunError, SettingsError
 from ..grid import top_mean
+from ..progress import Silent
 
 FILE = "detector.safetensors"
 D = TypeVar("D", bound="StoredDetector")
@@ -49,10 +50,14 @@ class Detector(ABC):
     ----------
     name : short name
     needs_normal : whether `fit` needs images of normal products; otherwise the images are compared with each other
+    progress : where a `fit` that takes long shows how far it is
+    workspace : folder where it may keep what a killed call has learned from the same images, for the next one; None: nowhere
     """
 
     name: ClassVar[str]
     needs_normal: ClassVar[bool]
+    progress: Silent = Silent()
+    workspace: Path | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -75,7 +80,7 @@ class Detector(ABC):
         for anomaly_map in self.maps(images):
             yield Detection(anomaly_map, top_mean(anomaly_map))
 
-    def held_out(self, normal_images: Iterable[Picture], places: Sequence[int]) -> Iterator[Detection] | None:
+    def held_out(self, normal_images: Iterable[Picture], places: Sequence[int]) -> Iterator[Detection | None] | None:
         """Maps of some of the images that it was fitted on, each as if it had not been among them.
 
         So one learns what normal images score that the detector has not seen, without keeping any back.
@@ -87,7 +92,7 @@ class Detector(ABC):
 
         Returns
         -------
-        one for each image, in order; None where the detector cannot tell, as is the default
+        one for each image, in order, None for those that it cannot tell; None where it can of none, as is the default
         """
         return None
 

@@ -54,6 +54,7 @@ class MuSc(TokenDetector):
         check_least(LEAST_IMAGES, max_images=max_images)
         check_least(1, neighbours=min(neighbours, default=0), max_patches=max_patches)
         self.windows, self.neighbours = tuple(windows), tuple(neighbours)
+        self.reach = max(windows) // 2
         self.max_references, self.max_images, self.max_patches = max_references, max_images, max_patches
 
     def fit(self, normal_images: Iterable[Picture]) -> MuSc:

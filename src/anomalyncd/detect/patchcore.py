@@ -62,6 +62,7 @@ class PatchCore(TokenDetector):
         check_windows("radius", [radius])
         check_least(1, bank_size=bank_size, pool_size=pool_size, rotations=rotations)
         self.radius, self.bank_size, self.pool_size, self.rotations = radius, bank_size, pool_size, rotations
+        self.reach = radius // 2
 
     @property
     def is_ready(self) -> bool:

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 from ..errors import SettingsError
 from ..grid import GridReader, TokenGrid, to_map
-from ..model.backbone import MaskGuidedViT, load_vit, resolve_name
+from ..model.backbone import MaskGuidedViT, resolve_name
+from ..model.convolutional import ConvTrunk, load_trunk
 from ..model.device import autocast, choose_device
 from .base import AnomalyMap, Picture, StoredDetector, check_least
 
@@ -23,18 +25,23 @@ class TokenDetector(StoredDetector):
 
     Parameters
     ----------
-    backbone, weights, device, precision : as everywhere
+    backbone, weights, device, precision : as everywhere; the backbone may also be a convolutional network of timm
     size : the longer image side is scaled to this many pixels, rounded to whole patches
     tile : large images with small defects are seen as overlapping tiles of this side in image pixels, each scaled to `size`
-    blocks : numbers of the blocks, from 0; None takes the last one and those at one half and at three quarters of the depth
+    blocks : numbers of the blocks, from 0; None takes the last one and those at one half and at three quarters of the depth,
+        and the second to the fourth stage of a convolutional network
     map_size : pixels of a map's longer side, or of a tile's side; sigma : width of its Gaussian smoothing in such pixels
 
     Attributes
     ----------
-    memory : what was learned, a module whose buffers are stored with the detector; None before
+    memory : what was learned, a module whose tensors are stored with the detector; None before
+    reach : how many rows of patches above and below a patch have a say in its score
+    with_pixels : whether each patch comes with its pixels behind its tokens, see `add_pixels`
     """
 
     memory: nn.Module | None = None
+    reach: int = 0
+    with_pixels: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -62,13 +69,13 @@ class TokenDetector(StoredDetector):
         self.size, self.tile, self.map_size, self.sigma = size, tile, map_size, sigma
         self.blocks = None if blocks is None else tuple(blocks)
         self.batch_size, self.seed = batch_size, seed
-        self._vit: MaskGuidedViT | None = None
+        self._vit: MaskGuidedViT | ConvTrunk | None = None
 
     @property
-    def vit(self) -> MaskGuidedViT:
+    def vit(self) -> MaskGuidedViT | ConvTrunk:
         """The backbone, loaded when first needed."""
         if self._vit is None:
-            vit = MaskGuidedViT(load_vit(self.backbone, file=Path(self.weights) if self.weights else None))
+            vit = load_trunk(self.backbone, file=Path(self.weights) if self.weights else None)
             if self.blocks and not 0 <= min(self.blocks) <= max(self.blocks) < vit.n_blocks:
                 raise SettingsError(
                     f"blocks must be from 0 to {vit.n_blocks - 1}, as many as the backbone has, but got {self.blocks}."
@@ -79,8 +86,10 @@ class TokenDetector(StoredDetector):
     @property
     def used_blocks(self) -> tuple[int, ...]:
         """The blocks whose tokens are looked at: `blocks`, or the default ones of the backbone."""
+        if self.blocks or isinstance(self.vit, ConvTrunk):
+            return self.blocks or ConvTrunk.default_blocks
         n = self.vit.n_blocks
-        return self.blocks or tuple(sorted({max(0, n // 2 - 1), max(0, 3 * n // 4 - 1), n - 1}))
+        return tuple(sorted({max(0, n // 2 - 1), max(0, 3 * n // 4 - 1), n - 1}))
 
     @property
     def reader(self) -> GridReader:
@@ -115,7 +124,17 @@ class TokenDetector(StoredDetector):
         last = found[max(blocks)].float()
         # A view would keep all tokens of the batch alive as long as the class token.
         summary = last[:, 0].clone() if vit.n_prefix else last.mean(dim=1)
-        return tokens.unflatten(2, grid), summary
+        tokens = tokens.unflatten(2, grid)
+        return add_pixels(tokens, batch) if self.with_pixels else tokens, summary
+
+
+def add_pixels(tokens: Tensor, images: Tensor) -> Tensor:
+    """Pixels of each patch, 0 … 1, behind its tokens: (B, L, h, w, C), (B, 3, H, W) uint8 → (B, L, h, w, C + 3·patch)."""
+    n_blocks, height, width = tokens.shape[1:4]
+    patch = images.shape[2] // height, images.shape[3] // width
+    pixels = (images.float() / 255).unflatten(3, (width, patch[1])).unflatten(2, (height, patch[0]))
+    pixels = pixels.permute(0, 2, 4, 3, 5, 1).flatten(3)[:, None]  # (B, 1, h, w, patch · patch · 3)
+    return torch.cat([tokens, pixels.expand(-1, n_blocks, -1, -1, -1)], dim=-1)
 
 
 def neighbourhood(tokens: Tensor, side: int) -> Tensor:

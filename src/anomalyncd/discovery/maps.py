@@ -19,7 +19,7 @@ from ..progress import Advance, Silent
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord, report_files
 from ..run.detector import CHECKSUMS, DETECTOR, is_whole, read_detector, save_detector
-from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, RunFolder
+from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, TRAINING, RunFolder
 from ..run.stages import Stages, content_order
 from ..run.store import file_stem, map_names
 from ..run.tables import read_csv, to_csv
@@ -60,7 +60,7 @@ def make_maps(
         if earlier is None and (made.needs_normal or normal):
             _warn_of_overlap(samples, normal, progress)
             with stages.timed("fitting"):
-                readable = _fit(made, normal, progress)
+                readable = _fit(made, normal, progress, folder.place(TRAINING))
             with stages.timed("normal images"):
                 _write_held_out(folder, made, readable, progress)
         # A detector that compares the images with each other may take some as references: not those of the first folder.
@@ -68,6 +68,7 @@ def make_maps(
         table = write_maps(folder, samples, names, made, progress, order)
         folder.write_text(MAP_SCORES, to_csv(table))
         save_detector(made, folder)
+        folder.remove(TRAINING)
         return table
 
     key = stages.maps_key(samples, normal, detector, fitted)
@@ -80,7 +81,7 @@ def make_maps(
             )
         earlier = None if fitted is None else read_detector(fitted, stages.config)  # before anything is taken away
         folder.drop_results()  # maps that are written anew are others to all that follows
-    outputs = (MAPS, NORMAL_MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS)
+    outputs = (MAPS, NORMAL_MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS, TRAINING)
     return with_maps, stages.once("maps", key, lambda: known, make, *outputs)
 
 
@@ -146,15 +147,17 @@ def _write_held_out(folder: RunFolder, detector: Detector, fitted: Sequence[Samp
         found = detector.held_out((image for _, image in _readable(chosen, records, advance)), places)
         if found is None:
             return
-        names = [f"{NORMAL_MAPS}/{file_stem(index, sample.id)}.npy" for index, sample in enumerate(chosen)]
-        for name, detection in zip(names, found, strict=True):
-            folder.write(name, _npy(detection.map))
-    table = pd.DataFrame({"image": [sample.id for sample in chosen], "map": names})
+        rows = []
+        for index, (sample, detection) in enumerate(zip(chosen, found, strict=True)):
+            if detection is not None:
+                rows.append((sample.id, f"{NORMAL_MAPS}/{file_stem(index, sample.id)}.npy"))
+                folder.write(rows[-1][1], _npy(detection.map))
+    table = pd.DataFrame(rows, columns=["image", "map"])
     folder.write_text(NORMAL_TABLE, to_csv(table))
 
 
-def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent) -> list[Sample]:
-    """Fit, and return the images that could be read."""
+def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent, workspace: Path) -> list[Sample]:
+    """Fit, and return the images that could be read; workspace : where a killed call may have left what it learned."""
     if not detector.needs_normal:
         if normal:
             progress.warn(f"the detector {detector.name!r} needs no normal images: those of --normal are not used.")
@@ -166,10 +169,13 @@ def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent) -> list
     records = [ImageRecord(index, sample.id) for index, sample in enumerate(normal)]
     with progress.task("Normal images", len(normal)) as advance:
         try:
+            detector.progress, detector.workspace = progress, workspace
             detector.fit(image for _, image in _readable(normal, records, advance))
         except DataError:
             report_files(records, progress)  # raises where none could be read, and says why
             raise
+        finally:
+            detector.progress, detector.workspace = Silent(), None
     report_files(records, progress)
     return [sample for sample, record in zip(normal, records, strict=True) if not record.error]
 

@@ -20,14 +20,15 @@ import numpy.typing as npt
 from ..data.dataset import Sample
 from ..data.images import read_image
 from ..data.layouts import find_images
-from ..detect import MuSc, PatchCore
+from ..detect import DETECTORS, MuSc
 from ..detect.musc import References
-from ..detect.patchcore import PatchBank
+from ..detect.tokens import TokenDetector
 from ..errors import BadFileError, DataError, SettingsError
 from ..grid import kept_patches
 from ..learn.features import TokenNetwork
 from ..learn.views import centre
 from ..model.backbone import MaskGuidedViT
+from ..model.convolutional import ConvTrunk
 from ..paths import resolved
 from ..progress import Silent
 from ..regions.extract import shrink
@@ -153,23 +154,25 @@ def _network(run: FinishedRun, vit: MaskGuidedViT) -> tuple[NetworkInfo, Writers
     return NetworkInfo(grid=onnx.trained_grid(vit), blocks=blocks, **own), writers
 
 
-def _detector(run: FinishedRun) -> tuple[PatchCore | MuSc | None, GridInfo | None, Writers]:
+def _detector(run: FinishedRun) -> tuple[TokenDetector | None, GridInfo | None, Writers]:
     """The run's detector and its graphs; none where maps or masks were given, or where it cannot be exported."""
-    if run.model.config.detect.name not in (PatchCore.name, MuSc.name):
+    if run.model.config.detect.name not in DETECTORS:
         return None, None, {}
     detector = run.detector()
-    assert isinstance(detector, PatchCore | MuSc)
-    vit, blocks, memory = detector.vit, detector.used_blocks, detector.memory
-    writers: Writers = {"detector": lambda path: onnx.write_grid(path, vit, blocks)}
-    if isinstance(memory, PatchBank):
-        writers["scores"] = lambda path: onnx.write_scores(path, memory, len(blocks))
-    elif isinstance(memory, References):
+    assert isinstance(detector, TokenDetector)
+    if isinstance(detector.vit, ConvTrunk):
+        return None, None, {}
+    vit, blocks, memory, pixels = detector.vit, detector.used_blocks, detector.memory, detector.with_pixels
+    if memory is None:
+        raise DataError(f"{run.path}: its detector has learned nothing. Make the run again.")
+    writers: Writers = {"detector": lambda path: onnx.write_grid(path, vit, blocks, pixels)}
+    if isinstance(memory, References):
         writers |= {"compare": lambda path: onnx.write_compare(path, memory), "lowest": onnx.write_lowest}
     else:
-        raise DataError(f"{run.path}: its detector has learned nothing. Make the run again.")
-    widest = detector.radius if isinstance(detector, PatchCore) else max(detector.windows)
+        width = vit.width + pixels * 3 * vit.patch_size[0] * vit.patch_size[1]
+        writers["scores"] = lambda path: onnx.write_scores(path, memory, len(blocks), width)
     own = {name: getattr(detector, name) for name in ("size", "tile", "batch_size", "map_size", "sigma")}
-    grid = GridInfo(grid=onnx.trained_grid(vit), patch_size=vit.patch_size, halo=widest // 2, **own)
+    grid = GridInfo(grid=onnx.trained_grid(vit), patch_size=vit.patch_size, halo=detector.reach, **own)
     return detector, grid, writers
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from ..detect.musc import Lowest, References
-from ..detect.patchcore import PatchBank
+from ..detect.tokens import add_pixels
 from ..errors import SettingsError
 from ..model.backbone import MaskGuidedViT
 from ..runtime.graphs import open_graph, resampling
@@ -45,15 +45,15 @@ class GuidedGraph(nn.Module):
 
 
 class GridGraph(nn.Module):
-    """images (B, H, W, 3) uint8 of any size, rows (h, h0), columns (w, w0) → patch tokens (B, L, h, w, C).
+    """images (B, H, W, 3) uint8 of any size, rows (h, h0), columns (w, w0) → patch tokens (B, L, h, w, C), `pixels` behind.
 
     The trained positions are h0 × w0; rows and columns, see `resampling`, bring them to the h × w patches of the image,
     unless it is left to timm (`own`).
     """
 
-    def __init__(self, vit: MaskGuidedViT, blocks: tuple[int, ...], *, own: bool = False) -> None:
+    def __init__(self, vit: MaskGuidedViT, blocks: tuple[int, ...], pixels: bool, *, own: bool = False) -> None:
         super().__init__()
-        self.vit, self.blocks, self.own = vit, blocks, own
+        self.vit, self.blocks, self.pixels, self.own = vit, blocks, pixels, own
 
     def forward(self, images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         trained, n_prefix = self.vit.vit.pos_embed, position_prefix(self.vit)
@@ -64,7 +64,7 @@ class GridGraph(nn.Module):
         with positions(None if self.own else position):
             tokens = self.vit.patch_tokens(images.permute(0, 3, 1, 2), self.blocks)
         grids: Tensor = tokens.unflatten(2, (rows.shape[0], columns.shape[0]))
-        return grids
+        return add_pixels(grids, images.permute(0, 3, 1, 2)) if self.pixels else grids
 
 
 def write_guided(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...], size: int) -> Description:
@@ -77,7 +77,7 @@ def write_guided(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...], size: 
     return write_graph(path, module, examples, ["class_token", "tokens"][: 1 + bool(blocks)], free, same)
 
 
-def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> Description:
+def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...], pixels: bool = False) -> Description:
     """Write the graph `images, rows, columns → tokens` for images of any size."""
     (ph, pw), (h0, w0) = vit.patch_size, trained_grid(vit)
 
@@ -87,14 +87,14 @@ def write_grid(path: Path, vit: MaskGuidedViT, blocks: tuple[int, ...]) -> Descr
 
     examples = [inputs(2, 6, 5), inputs(1, 3, 8)]
     free = {"images": {0: BATCH, 1: ph * HEIGHT, 2: pw * WIDTH}, "rows": {0: HEIGHT}, "columns": {0: WIDTH}}
-    return write_graph(path, GridGraph(vit, blocks), examples, ["tokens"], free, GridGraph(vit, blocks, own=True))
+    same = GridGraph(vit, blocks, pixels, own=True)
+    return write_graph(path, GridGraph(vit, blocks, pixels), examples, ["tokens"], free, same)
 
 
-def write_scores(path: Path, bank: PatchBank, n_blocks: int) -> Description:
-    """Write PatchCore's graph `tokens → scores`, with its bank."""
-    width = bank.rows.shape[1] // n_blocks
+def write_scores(path: Path, memory: nn.Module, n_blocks: int, width: int) -> Description:
+    """Write the graph `tokens → scores` of what a detector has learned, a module that does just that."""
     examples = [{"tokens": _normal(n_blocks, *grid, width)} for grid in ((6, 5), (3, 8))]
-    return write_graph(path, bank, examples, ["scores"], {"tokens": {1: HEIGHT, 2: WIDTH}}, bank)
+    return write_graph(path, memory, examples, ["scores"], {"tokens": {1: HEIGHT, 2: WIDTH}}, memory)
 
 
 def write_compare(path: Path, references: References) -> Description:

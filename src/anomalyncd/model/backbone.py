@@ -211,7 +211,7 @@ def load_vit(name: str = "auto", *, file: Path | None = None, progress: weights.
         except TypeError as error:
             raise SettingsError(f"backbone {name!r} of timm is no plain vision transformer ({error}).") from error
     if name != "tiny" or file is not None:
-        _load_weights(vit, file or weights.fetch(name, progress=progress))
+        load_weights(vit, file or weights.fetch(name, progress=progress))
     return vit.requires_grad_(False).eval()
 
 
@@ -222,7 +222,8 @@ def resolve_name(name: str) -> str:
     return "dino_vitb8" if torch.cuda.is_available() and weights.available("dino_vitb8") else registry.EMBEDDED
 
 
-def _load_weights(vit: nn.Module, path: Path) -> None:
+def load_weights(vit: nn.Module, path: Path) -> None:
+    """From a file that has them all."""
     wanted = vit.state_dict()
     given = checkpoint.load_state_dict(path)
     missing = sorted(set(wanted) - set(given))

@@ -42,6 +42,7 @@ EXPORT = "export"
 RANGE = "range.json"
 MAPS = "maps"
 NORMAL_MAPS = "normal/maps"  # of normal images, each made as if the detector had not seen it
+TRAINING = "training"  # what a detector has learned so far; gone when it has learned all
 NORMAL_SCORES = "normal.json"  # how normal images score, how the run's images do, and where the line is
 SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
 PATIENCE = 30.0  # seconds that a reader waits while another process changes several files at once
@@ -57,7 +58,7 @@ RESULTS = (
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",
-    "normal", "scores.csv", "metrics.json", EXPORT, REVIEW_LOG, "review.sqlite-wal", "review.sqlite-shm",
+    "normal", "scores.csv", "metrics.json", TRAINING, EXPORT, REVIEW_LOG, "review.sqlite-wal", "review.sqlite-shm",
 )  # fmt: skip
 
 

@@ -135,8 +135,8 @@ class GraphDetector:
     Parameters
     ----------
     folder : of the export
-    graphs : `detector`, images → tokens; with PatchCore `scores`, tokens → scores; with MuSc `compare`, tokens and those of
-        a reference → cosines, and `lowest`, cosines with all references → scores
+    graphs : `detector`, images → tokens, and `scores`, tokens → scores; with MuSc instead of `scores` there are `compare`,
+        tokens and those of a reference → cosines, and `lowest`, cosines with all references → scores
     """
 
     def __init__(self, folder: Path, info: GridInfo, graphs: Mapping[str, Graph]) -> None:
@@ -184,7 +184,7 @@ def in_bands(score: Callable[[Values], Values], blocks: Values, halo: int, most:
     (5, 3)
     """
     _, height, width, _ = blocks.shape
-    rows = max(1, most // width)
+    rows = height if halo >= height else max(1, most // width)
     bands = []
     for top in range(0, height, rows):
         above = min(top, halo)

@@ -1,0 +1,30 @@
+"""What a group of settings is, and the group of detectors; the other groups are in `config`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class DetectConfig(Section):
+    """Images → anomaly maps, where none are given."""
+
+    name: str | None = Field(
+        None,
+        description="musc, patchcore, another one of docs/detectors.md, anomalib:Model, or module:Class of your own; none = "
+        "maps or masks are given",
+    )
+    settings: dict[str, Any] = Field(
+        default_factory=dict, description="arguments of that detector, for example size or tile"
+    )
+    false_alarms: float = Field(
+        0.02,
+        gt=0,
+        le=0.3,
+        description="share of normal images that may be called defective; another share re-labels a run in seconds",
+    )
