@@ -222,6 +222,17 @@ def test_crop_at_its_own_size_is_the_image() -> None:
     np.testing.assert_array_equal(crop_mask, mask[top : top + side, left : left + side])
 
 
+def test_a_smaller_crop_is_a_mean_of_pixels_and_a_larger_one_lies_between_them() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    regions, components = find_regions(np.ones((64, 64), bool), (64, 64))
+    small = cut(image, components, regions[0], size=16)[0]
+    np.testing.assert_allclose(small, image.reshape(16, 4, 16, 4, 3).mean(axis=(1, 3)), atol=0.51)
+    step = np.zeros((64, 64, 3), np.uint8)
+    step[:, 32:] = 200
+    large = cut(step, components, regions[0], size=256)[0]
+    assert large[0, 120:136, 0].tolist() == [0] * 6 + [25, 75, 125, 175] + [200] * 6
+
+
 def test_missing_part_repeats_the_edge_and_has_no_mask() -> None:
     rng = np.random.default_rng(0)
     image = rng.integers(0, 256, (20, 60, 3), dtype=np.uint8)

@@ -157,7 +157,7 @@ def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
         pass
 
 
-def test_replace_by_another_run(run: RunFolder, tmp_path: Path) -> None:
+def test_replace_by_another_run(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run.write("base/tokens/0", b"old")
     run.write("images.csv", b"old")
     run.write("notes.txt", b"of the user")
@@ -166,8 +166,12 @@ def test_replace_by_another_run(run: RunFolder, tmp_path: Path) -> None:
         other.finish("learn", "key")
         other.write("images.csv", b"new")
         other.write("crops/0.png", b"new")
+    moved: list[str] = []
+    replace = os.replace
     with run.writing():
+        monkeypatch.setattr(os, "replace", lambda old, new: (moved.append(Path(new).name), replace(old, new)))
         run.replace_by(other.path)
+    assert moved[-3:] == ["crops", "stages.json", "images.csv"], "what says that a run is whole comes last"
     assert names(run) == {".lock", "images.csv", "crops/0.png", "notes.txt", "stages.json"}
     assert (run.path / "images.csv").read_bytes() == b"new" and run.is_done("learn", "key")
 

@@ -62,6 +62,14 @@ def test_csv_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert to_csv(again) == to_csv(table)
 
 
+@pytest.mark.parametrize("label", [10**6 + 1, -(10**6) - 1])
+def test_a_number_that_is_too_large_is_named(label: int, tmp_path: Path) -> None:
+    table = pd.DataFrame({"image": ["a", "b", "c"], "label": [10**6, label, -(10**6)], "class_name": "x"})
+    (tmp_path / "images.csv").write_bytes(to_csv(table).encode())
+    with pytest.raises(RunError, match=rf"up to 1,000,000 in the column label, but found {label}\."):
+        read_csv(tmp_path / "images.csv")
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b'a,b\n"1'], ids=["empty", "not UTF-8", "broken off"])
 def test_a_damaged_table_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "images.csv").write_bytes(content)
