@@ -57,7 +57,7 @@ def kept_names(server: ForkServer, recipe: Recipe, work: Path) -> list[str]:
 
 
 def replaced_images(server: ForkServer, recipe: Recipe, line: Path, work: Path) -> list[str]:
-    """`update` after an image was replaced by one that is older, as from a camera's card, or has the same size."""
+    """`update` after an image was replaced by one that is older than the run, as from a camera's card."""
     own = Path(shutil.copytree(line, work / "replaced-line"))
     arguments = tuple(_moved(part, line, own) for part in recipe.arguments)
     run, victim = work / "replaced", "good/000.png"
@@ -86,8 +86,9 @@ def _moved(part: object, old: Path, new: Path) -> object:
 
 
 def _height(run: Path, image: str) -> str:
+    """Of the last row of a file: what replaced an image stands below it, under a name of its own."""
     with (run / "manifest.csv").open(newline="") as file:
-        return next(row["height"] for row in csv.DictReader(file) if row["image"] == image)
+        return [row["height"] for row in csv.DictReader(file) if row["file"].endswith(f"/{image}")][-1]
 
 
 def two_at_once(servers: Sequence[ForkServer], discover: Recipe, update: Recipe, new: Path, work: Path) -> list[str]:
