@@ -31,7 +31,8 @@ DetectorName = Annotated[
     str | None,
     typer.Option(
         "--detector",
-        help="Makes the maps: musc (default), patchcore (default with --normal), efficientad, rd++, anomalib:Model, module:Class.",
+        help="Makes the maps: musc (default), patchcore (default with --normal), efficientad, rd++, anomalib:Model, or "
+        "module:Class.",
     ),
 ]
 Normal = Annotated[Path | None, typer.Option(help="Folder of images of normal products, for all detectors but musc.")]
