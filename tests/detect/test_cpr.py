@@ -62,6 +62,13 @@ def test_the_loss_is_of_pairs_at_the_same_place_and_elsewhere(window: int, monke
     assert found == pytest.approx(sum(sum(some) / len(some) for some in terms.values()), rel=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 3), (4, 4), (24, 24)])
+def test_pairs_elsewhere_are_there_on_every_grid(shape: tuple[int, int]) -> None:
+    views = F.normalize(torch.ones(1, 1, *shape, 2), dim=-1)
+    for _ in range(5):
+        assert bool(pair_loss(views, views, torch.zeros(1, *shape), 3).isfinite())
+
+
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_defect_is_found_where_it_is(steps: int) -> None:
     normal = pictures(4)

@@ -213,7 +213,8 @@ def pair_loss(views: Tensor, partners: Tensor, covered: Tensor, window: int) -> 
     """
     here = nearest_cosines(views, partners, window)  # (B, L, h, w)
     height, width = covered.shape[1:]
-    down, right = (int(torch.randint(min(window, side - 1), max(side - window, 0) + 1, ())) for side in (height, width))
+    bounds = [(min(window, side // 2), max(side - window, side // 2)) for side in (height, width)]
+    down, right = (int(torch.randint(low, high + 1, ())) for low, high in bounds)
     there = (views * partners.roll((down, right), dims=(2, 3))).sum(dim=-1)
     alike = (covered < NORMAL)[:, None].expand_as(here)
     told = alike | (covered > DEFECT)[:, None]

@@ -43,7 +43,8 @@ def perlin(shape: tuple[int, int], cells: tuple[int, int], rng: np.random.Genera
     top = corner(0, 0) * (1 - fade_x) + corner(0, 1) * fade_x
     bottom = corner(1, 0) * (1 - fade_x) + corner(1, 1) * fade_x
     noise = top * (1 - fade_y) + bottom * fade_y
-    return (noise / max(np.abs(noise).max(), 1e-12)).astype(np.float32)
+    scaled: Values = (noise / max(np.abs(noise).max(), 1e-12)).astype(np.float32)
+    return scaled
 
 
 def texture(shape: tuple[int, int], rng: np.random.Generator) -> Values:
@@ -56,9 +57,10 @@ def texture(shape: tuple[int, int], rng: np.random.Generator) -> Values:
     else:
         octaves = [perlin(shape, (n, n), rng) / k for k, n in enumerate((4, 8, 16, 32), start=1)]
         noise = np.sum(octaves, axis=0, dtype=np.float32)
-        mix = 0.5 + 0.5 * np.sin(rng.uniform(8, 25) * noise) if kind else np.clip(0.5 + 0.5 * noise, 0, 1)
+        waves = np.sin(rng.uniform(8, 25) * noise) if kind else np.clip(noise, -1, 1)
+        mix = (0.5 + 0.5 * waves).astype(np.float32)
     one, other = rng.uniform(0, 255, (2, 3)).astype(np.float32)
-    blended: Values = one + mix[..., None].astype(np.float32) * (other - one)
+    blended: Values = one + mix[..., None] * (other - one)
     return blended
 
 

@@ -251,4 +251,5 @@ def describe(branch: LocalBranch | None, tokens: Tensor) -> Tensor:
 def resized(grids: Tensor, shape: tuple[int, int]) -> Tensor:
     """Tokens (N, L, h', w', C) at the positions of another grid (h, w)."""
     flat = grids.flatten(0, 1).permute(0, 3, 1, 2)
-    return F.interpolate(flat, size=shape, mode="bilinear").permute(0, 2, 3, 1).unflatten(0, grids.shape[:2])
+    found: Tensor = F.interpolate(flat, size=shape, mode="bilinear").permute(0, 2, 3, 1).unflatten(0, grids.shape[:2])
+    return found

@@ -86,7 +86,8 @@ class NormalPlaces(nn.Module):
     def by_neighbours(self, values: Tensor) -> Tensor:
         """Distribution elements that the neighbours of each patch allow: (h, w, D) → (h·w, K) bool."""
         logits = self.net(self.small(values).permute(2, 0, 1)[None])[0].flatten(1).T  # (h·w, K)
-        return (logits / TEMPERATURE).softmax(dim=1) > SHARE / len(self.bank)
+        allowed: Tensor = (logits / TEMPERATURE).softmax(dim=1) > SHARE / len(self.bank)
+        return allowed
 
     def by_position(self, without: int | None = None) -> Tensor:
         """Elements that each position allows, (PLACES², M) bool, by the patches of all images but one."""
@@ -114,7 +115,7 @@ class NeighbourConv(nn.Conv2d):
         self.register_buffer("seen", seen, persistent=False)
 
     def forward(self, grids: Tensor) -> Tensor:
-        return F.conv2d(grids, self.weight * self.seen, self.bias, padding=self.padding)  # type: ignore[arg-type]
+        return F.conv2d(grids, self.weight * self.seen, self.bias, padding=self.padding)
 
 
 def neighbour_net(width: int, kinds: int, window: int) -> nn.Sequential:
