@@ -116,9 +116,9 @@ def test_weak_defects_are_not_taken_for_normal(seed: int, sizes: tuple[int, ...]
 
 def test_bells_without_a_peak_of_their_own_are_one_group() -> None:
     rng = np.random.default_rng(0)
-    low = np.concatenate([rng.normal(0.1, 0.003, 80), rng.normal(0.106, 0.01, 80)])
-    known = lowest_group(np.concatenate([low, rng.normal(0.3, 0.01, 60)]))
-    assert known is not None and known.count == pytest.approx(160, abs=2)
+    low = np.concatenate([rng.normal(0.1, 0.002, 200), rng.normal(0.103, 0.012, 200)])
+    known = lowest_group(np.concatenate([low, rng.normal(0.2, 0.004, 100)]))
+    assert known is not None and known.count == 400
     assert (known.mean, known.spread) == pytest.approx((low.mean(), low.std()), rel=0.1)
 
 

@@ -8,8 +8,10 @@ import os
 import pkgutil
 import subprocess
 import sys
+import threading
 import time
 import zipfile
+from concurrent import futures
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier, Event
@@ -357,6 +359,25 @@ def test_a_file_of_the_hub_that_is_the_pinned_one_needs_no_hash_beside_it(
 class SilentHub:
     def head(self, url: str, timeout: float) -> None:
         time.sleep(10)
+
+
+def test_no_process_waits_for_a_silent_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "HUB_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("huggingface_hub.utils.get_session", SilentHub)
+    before = threading.enumerate()
+    with pytest.raises(futures.TimeoutError):
+        weights._touch_hub(replace(registry.REGISTRY[registry.EMBEDDED], hub_id="timm/nobody"))
+    asking = [thread for thread in threading.enumerate() if thread not in before]
+    assert len(asking) == 1 and asking[0].daemon
+
+
+@pytest.mark.parametrize(("there", "found"), [({}, None), ({"pytorch_model.bin": "/hub/p.bin"}, Path("/hub/p.bin"))])
+def test_the_hub_cache_has_one_of_two_files_or_none(
+    there: dict[str, str], found: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda hub_id, file: there.get(file))
+    assert weights._in_hub_cache(replace(registry.REGISTRY[registry.EMBEDDED], hub_id="timm/nobody")) == found
+    assert weights._in_hub_cache(replace(registry.REGISTRY[registry.EMBEDDED], hub_id=None)) is None
 
 
 @pytest.mark.parametrize("hub", ["silent", "offline", "damaged"])
