@@ -120,7 +120,7 @@ class ForkServer:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=300)  # on a busy machine
 
     def __enter__(self) -> ForkServer:
         return self
