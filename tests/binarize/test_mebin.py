@@ -20,6 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 from anomalyncd.binarize import MEBin
 from anomalyncd.binarize.mebin import Run, choose_run
+from anomalyncd.binarize.sweep import count_regions
 from anomalyncd.errors import DataError, SettingsError
 
 
@@ -331,3 +332,14 @@ def test_works_where_nothing_can_be_cached(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, env=environment)
+
+
+@pytest.mark.parametrize("n_thresholds", [3, 48, 64, 100])
+def test_levels_are_right_on_both_sides_of_every_threshold(n_thresholds: int) -> None:
+    low, high = np.float32(0.1), np.float32(0.7)
+    thresholds = (255 - np.arange(n_thresholds) * 256 / n_thresholds).astype(np.float32)
+    near = low + (high - low) * thresholds / np.float32(255)
+    values = np.concatenate([np.nextafter(near, np.float32(s) * 9) for s in (-1, 1)] + [near])[None].astype(np.float32)
+    scaled = (np.maximum(values, low) - low) / (high - low) * np.float32(255)
+    wanted = (scaled[..., None] > thresholds).sum(axis=-1)
+    assert (count_regions(values, float(low), float(high), thresholds, 0)[1] == wanted).all()

@@ -128,6 +128,16 @@ def test_many_boxes_are_merged_as_few_are(monkeypatch, distance):
     assert len({*zip(quick.tolist(), slow.tolist(), strict=True)}) == quick.max() + 1 == slow.max() + 1
 
 
+def test_many_boxes_that_are_just_apart_stay_apart():
+    # Pairs of single pixels, each pair far from all others: by 72 … 83 along both axes they are 100 apart or more.
+    first = np.stack(np.meshgrid(400 * np.arange(25), 400 * np.arange(24)), axis=-1).reshape(-1, 2)
+    first = first + np.random.default_rng(0).integers(0, 80, first.shape)
+    second = first + np.random.default_rng(1).integers(72, 84, (len(first), 1))
+    corners = np.concatenate([first, second])
+    found = merge_boxes(np.concatenate([corners, corners + 1], axis=1), 100)
+    assert len(np.unique(found)) == len(corners) == 1200
+
+
 def test_a_map_of_noise_takes_seconds_not_hours():
     mask = np.random.default_rng(0).random((1500, 1500)) < 0.05
     (region,), _ = find_regions(mask, (1500, 1500))
@@ -191,6 +201,25 @@ def test_crop_and_mask_stay_aligned(image_size: tuple[int, int], mask_size: tupl
         a, b = np.flatnonzero(bright.any(axis)), np.flatnonzero(crop_mask.any(axis))
         assert abs(a[0] - b[0]) <= tolerance and abs(a[-1] - b[-1]) <= tolerance
         assert abs(a.mean() - b.mean()) <= tolerance / 2
+
+
+def test_a_crop_mask_has_pixels_that_are_half_covered_and_the_best_of_thin_regions() -> None:
+    image, region = (
+        np.zeros((8, 8, 3), np.uint8),
+        Region(box=(0, 0, 8, 8), square=(0, 0, 8), area=1, score=1, labels=(1,)),
+    )
+
+    def crop_mask(covered: np.ndarray) -> list[list[int]]:
+        return cut(image, covered.astype(np.int32), region, size=4)[1].astype(int).tolist()
+
+    three_columns = np.arange(8) < 3
+    assert crop_mask(np.tile(three_columns, (8, 1))) == [[1, 1, 0, 0]] * 4  # the second is half covered
+    thin = np.zeros((8, 8))
+    thin[:2, 0] = thin[2, 2] = thin[4, :1] = 1  # half, a quarter, a quarter of a pixel of the crop
+    assert crop_mask(thin) == [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0] * 4]
+    thin[2, 2] = 0
+    thin[4, 0], thin[:2, :2] = 1, 1
+    assert crop_mask(thin) == [[1, 0, 0, 0], [0] * 4, [0] * 4, [0] * 4]
 
 
 @pytest.mark.parametrize("size", [32, 64, 100])
