@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anomalyncd.assign.new_kinds import open_classes
+from anomalyncd.assign.new_kinds import _is_kind, open_classes
 
 WIDTH = 60
 ONE = np.ones(1, np.float32)
@@ -86,3 +86,12 @@ def test_a_run_in_which_nothing_is_known() -> None:
     blocks, labels = regions(0, [1, 1, 1, 2, 2, 2]), np.full(6, -1)
     found = open_classes(blocks, ONE, np.arange(6), labels, 0, np.zeros(6, bool), 3, 0)
     assert sorted(found.tolist()) == [1, 1, 1, 2, 2, 2] or set(found.tolist()) == {1}
+
+
+@pytest.mark.parametrize(("alike", "is_kind"), [(4, True), (3, True), (2, False)])
+def test_three_of_four_must_be_more_like_each_other_than_like_anything_known(alike: int, is_kind: bool) -> None:
+    known = np.eye(WIDTH, dtype=np.float32)[:1]
+    far, near = np.eye(WIDTH)[1], np.eye(WIDTH)[0]
+    members = np.stack([far + 0.1 * np.eye(WIDTH)[5 + i] if i < alike else near for i in range(4)]).astype(np.float32)
+    members /= np.linalg.norm(members, axis=1, keepdims=True)
+    assert _is_kind(members, known, widest=0.5) is is_kind
