@@ -71,7 +71,7 @@ def load_trunk(name: str, *, file: Path | None = None) -> MaskGuidedViT | ConvTr
     if name == "tiny" or name in registry.REGISTRY:
         return MaskGuidedViT(load_vit(name, file=file))
     source = registry.resolve(name)
-    network = timm.create_model(source.architecture, pretrained=False, num_classes=0, **source.model_kwargs)
+    network = timm.create_model(source.architecture, pretrained=False, **source.model_kwargs)
     if hasattr(network, "patch_embed") and hasattr(network, "blocks"):
         return MaskGuidedViT(load_vit(name, file=file))
     if not hasattr(network, "forward_intermediates") or not hasattr(network, "feature_info"):
