@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .adapters.anomalib import from_anomalib
     from .binarize import MEBin, Otsu
     from .data import load_base, load_dataset
-    from .detect import from_anomalib
     from .discovery.classify import Prediction
     from .errors import AnomalyNCDError
     from .estimator import AnomalyNCD
@@ -22,7 +22,7 @@ __all__ = [
 # Loaded on first use: `anomalyncd --help` and the data readers need no torch.
 _HOMES = {
     "AnomalyNCD": "estimator", "AnomalyNCDError": "errors", "MEBin": "binarize", "Otsu": "binarize", "evaluate": "metrics",
-    "Prediction": "discovery.classify", "from_anomalib": "detect", "load_base": "data", "load_dataset": "data",
+    "Prediction": "discovery.classify", "from_anomalib": "adapters.anomalib", "load_base": "data", "load_dataset": "data",
 }  # fmt: skip
 
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from ..config import Config
 from ..errors import AnomalyNCDError, SettingsError
-from .anomalib import AnomalibDetector, AnomalibPredictions, from_anomalib
-from .anomalib_model import PREFIX as ANOMALIB
-from .base import AnomalyMap, Detection, Detector, Picture, check_settings
+from .base import ANOMALIB, AnomalyMap, Detection, Detector, Picture, check_settings
 from .cpr import CPR
 from .efficientad import EfficientAD
 from .musc import MuSc
@@ -26,8 +24,6 @@ __all__ = [
     "CPR",
     "DETECTORS",
     "PNI",
-    "AnomalibDetector",
-    "AnomalibPredictions",
     "AnomalyMap",
     "Detection",
     "Detector",
@@ -37,7 +33,6 @@ __all__ = [
     "Picture",
     "RDPlusPlus",
     "build_detector",
-    "from_anomalib",
     "load_detector",
     "make_detector",
 ]
@@ -65,7 +60,7 @@ def build_detector(config: Config) -> Detector:
 def make_detector(name: str, **settings: Any) -> Detector:
     """A built-in detector by its name, one of anomalib as `anomalib:Model`, or one of your own as `module:Class`."""
     if name.startswith(ANOMALIB):
-        return AnomalibDetector(name.removeprefix(ANOMALIB), **settings)
+        settings = {"model": name.removeprefix(ANOMALIB), **settings}
     return _kind(name)(**settings)
 
 
@@ -78,6 +73,8 @@ def _kind(name: str) -> type[Detector]:
     if name in DETECTORS:
         return DETECTORS[name]
     if name.startswith(ANOMALIB):
+        from ..adapters.anomalib import AnomalibDetector  # which stands on this room's protocol
+
         return AnomalibDetector
     known = ", ".join([*DETECTORS, f"{ANOMALIB}Model"])
     expected = f"detector must be one of {known}, or module:Class of your own, but got {name!r}"

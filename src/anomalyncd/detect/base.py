@@ -34,6 +34,7 @@ _TYPES: dict[type, tuple[tuple[type, ...], str]] = {
     str: ((str,), "text"),
     tuple: ((tuple, list), "a list"),
 }
+ANOMALIB = "anomalib:"  # before the name of a model of anomalib
 
 
 class Detection(NamedTuple):

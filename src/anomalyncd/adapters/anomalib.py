@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..detect.base import ANOMALIB, AnomalyMap, Detection, Picture, StoredDetector, check_least
 from ..errors import DataError, SettingsError, WeightsError
 from ..grid import to_map
 from ..model.device import choose_device
 from ..model.registry import REGISTRY
 from ..model.weights import fetch
-from .anomalib_model import OURS, PREFIX, backbones, inside_anomalib, model_class, needs_normal, whole_image
-from .base import AnomalyMap, Detection, Picture, StoredDetector, check_least
+from .anomalib_model import OURS, backbones, inside_anomalib, model_class, needs_normal, whole_image
 
 
 class AnomalibDetector(StoredDetector):
@@ -55,7 +55,7 @@ class AnomalibDetector(StoredDetector):
         seed: int = 0,
     ) -> None:
         check_least(1, max_epochs=max_epochs, map_size=map_size, batch_size=batch_size)
-        self.name = PREFIX + model  # type: ignore[misc]
+        self.name = ANOMALIB + model  # type: ignore[misc]
         self.model_settings = dict(model_settings or {})
         self._kind = model_class(model)
         self.needs_normal = needs_normal(self._kind, self.model_settings)  # type: ignore[misc]
@@ -68,7 +68,7 @@ class AnomalibDetector(StoredDetector):
     @property
     def settings(self) -> dict[str, Any]:
         """As everywhere, with the name of the model."""
-        return {"model": self.name.removeprefix(PREFIX), **super().settings}
+        return {"model": self.name.removeprefix(ANOMALIB), **super().settings}
 
     def fit(self, normal_images: Iterable[Picture]) -> AnomalibDetector:
         """Train on normal images, which are written to a temporary folder for it. Nothing to do for zero-shot models."""

@@ -22,10 +22,10 @@ import timm
 import torch
 from timm.models import vision_transformer
 
+from ..detect.base import ANOMALIB
 from ..errors import AnomalyNCDError, SettingsError, WeightsError
 from ..model.checkpoint import load_state_dict
 
-PREFIX = "anomalib:"
 WITHOUT_MAPS = {"CFM", "Dfkde", "Ganomaly", "VlmAd"}  # 3D scans, or image scores only
 OURS = {"pre_processor", "post_processor", "evaluator", "visualizer"}  # arguments of a model that are not the user's
 NETWORK = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLError, urllib.error.URLError)
@@ -37,7 +37,7 @@ def model_class(name: str) -> Any:
             models = import_module("anomalib.models.image")
     except ImportError as error:
         raise SettingsError(
-            f"the detector {PREFIX + name!r} needs anomalib: pip install 'anomalyncd[anomalib]' ({error})."
+            f"the detector {ANOMALIB + name!r} needs anomalib: pip install 'anomalyncd[anomalib]' ({error})."
         ) from error
     names = sorted(set(models.__all__) - WITHOUT_MAPS)
     if name not in names:
@@ -51,7 +51,7 @@ def needs_normal(kind: Any, settings: Mapping[str, Any]) -> bool:
     allowed = {*parameters, "pre_trained"} - OURS
     if unknown := settings.keys() - allowed:
         raise SettingsError(
-            f"model_settings of {PREFIX}{kind.__name__} must be among {', '.join(sorted(allowed))}, "
+            f"model_settings of {ANOMALIB}{kind.__name__} must be among {', '.join(sorted(allowed))}, "
             f"but got {', '.join(sorted(unknown))}."
         )
     try:
@@ -62,7 +62,7 @@ def needs_normal(kind: Any, settings: Mapping[str, Any]) -> bool:
     stand_in = SimpleNamespace(**{**{key: value.default for key, value in parameters.items()}, **settings})
     learning = kind.learning_type.fget(stand_in)
     if learning == "few_shot":
-        raise SettingsError(f"{PREFIX}{kind.__name__} with k_shot is not supported: use k_shot=0, or another model.")
+        raise SettingsError(f"{ANOMALIB}{kind.__name__} with k_shot is not supported: use k_shot=0, or another model.")
     return bool(learning != "zero_shot")
 
 

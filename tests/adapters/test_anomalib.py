@@ -20,9 +20,10 @@ from PIL import Image
 from timm.models import vision_transformer
 
 import anomalyncd
-from anomalyncd.detect import AnomalibDetector, from_anomalib, load_detector, make_detector
+from anomalyncd.adapters.anomalib import AnomalibDetector, from_anomalib
+from anomalyncd.adapters.anomalib_model import is_network, quiet, whole_image
 from anomalyncd.detect import anomalib as bridge
-from anomalyncd.detect.anomalib_model import is_network, quiet, whole_image
+from anomalyncd.detect import load_detector, make_detector
 from anomalyncd.detect.base import FILE
 from anomalyncd.errors import DataError, RunError, SettingsError, WeightsError
 
@@ -99,7 +100,10 @@ def test_stored_without_pickles_and_loaded_without_the_hub(name, request, tmp_pa
     (file,) = (tmp_path / "detector").iterdir()
     assert json.loads(file.read_bytes()[8:].split(b"\n")[0][: int.from_bytes(file.read_bytes()[:8], "little")])
     images = [odd(), normal()[1]]
-    for name in (detector.name, "anomalyncd.detect.anomalib:AnomalibDetector"):  # the latter for `fit(detector=object)`
+    for name in (
+        detector.name,
+        "anomalyncd.adapters.anomalib:AnomalibDetector",
+    ):  # the latter for `fit(detector=object)`
         loaded = load_detector(name, tmp_path / "detector", device="cpu")
         assert loaded.name == detector.name and loaded.settings == json.loads(json.dumps(detector.settings)) | {
             "image_size": (64, 64)
