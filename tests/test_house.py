@@ -133,7 +133,19 @@ def test_imports_inside_the_package_are_relative() -> None:
 def test_files_and_folders_stay_small() -> None:
     lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
     assert not {module: count for module, count in lines.items() if count > 350}
-    method = ("data", "detect", "binarize", "regions", "model", "learn", "assign", "discovery", "run", "metrics", "adapters")
+    method = (
+        "data",
+        "detect",
+        "binarize",
+        "regions",
+        "model",
+        "learn",
+        "assign",
+        "discovery",
+        "run",
+        "metrics",
+        "adapters",
+    )
     totals = {room: sum(n for module, n in lines.items() if module.split(".")[0] == room) for room in method}
     assert not {room: total for room, total in totals.items() if total > 2000}
 
