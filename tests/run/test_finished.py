@@ -18,6 +18,7 @@ from anomalyncd.errors import RunError
 from anomalyncd.report.html import write_report
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
+from anomalyncd.run.store import _region
 from scenes import KINDS, TINY, fit, write_scenes
 
 
@@ -167,3 +168,13 @@ def test_numbers_too_large_for_a_float_are_left_out_of_the_report(run: Path) -> 
         f'{{"labels": [1], "line": {huge}, "normal_scores": [], "rate": 0, "scores": [0], "source": "x"}}'
     )
     assert write_report(FinishedRun(run), attention=False).exists()
+
+
+@pytest.mark.parametrize("value", ["../../home/letter.txt", [1, 2, 3], [1, 2, 3, "4"], {"a": 1, "b": 2, "c": 3, "d": 4}])
+def test_a_box_of_a_stranger_that_is_no_box_is_damage(value):
+    row = {"box": [0, 0, 4, 4], "square": [0, 0, 4], "area": 4, "score": 0.5}
+    assert _region({**row}).box == (0, 0, 4, 4)
+    with pytest.raises(ValueError, match="expected"):
+        _region({**row, "box": value})
+    with pytest.raises(ValueError, match="score"):
+        _region({**row, "score": "0.5"})

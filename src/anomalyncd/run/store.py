@@ -6,8 +6,9 @@ import json
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -27,6 +28,7 @@ from .folder import MAPS, PARTIAL, RETRAINED, RunFolder
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
 LARGEST_PICTURE = 100_000_000  # bytes of a crop, which has at most 2048 × 2048 pixels
+Record = TypeVar("Record", Region, ImageRecord)
 MAX_NAME = 200  # bytes; file systems take 255, and a file that is being written has a longer name
 
 
@@ -125,7 +127,7 @@ class RegionStore:
             parts.pop("none", None)
             scenes = parts.pop(SCENES, None)
             records = json.loads(notes["records"])
-            images = [ImageRecord(**row) for row in records["images"]]
+            images = [_sound(ImageRecord(**row)) for row in records["images"]]
             found = Extracted(images, [_region(row) for row in records["regions"]], parts=parts, scenes=scenes)
             masked = set(records.get("masks", ()))
             names = [self.mask_name(record) for record in images if record.index in masked]
@@ -265,4 +267,16 @@ def _pack(found: Extracted) -> bytes:
 
 def _region(row: dict[str, Any]) -> Region:
     box, square = tuple(row.pop("box")), tuple(row.pop("square"))
-    return Region(box=box, square=square, **row)
+    if len(box) != 4 or len(square) != 3:
+        raise ValueError("four and three numbers expected")
+    return _sound(Region(box=box, square=square, **row))
+
+
+def _sound(record: Record) -> Record:
+    """The record, whose file may be a stranger's, if it has text where text belongs and numbers elsewhere."""
+    for field in fields(record):
+        value, kind = getattr(record, field.name), str(field.type)
+        values = value if kind.startswith("tuple") else (value,)
+        if not all(type(each) in ((str,) if kind == "str" else (int, float)) for each in values):
+            raise ValueError(f"{field.name}: {kind} expected")
+    return record
