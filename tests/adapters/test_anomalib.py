@@ -20,9 +20,9 @@ from PIL import Image
 from timm.models import vision_transformer
 
 import anomalyncd
+from anomalyncd.adapters import anomalib as bridge
 from anomalyncd.adapters.anomalib import AnomalibDetector, from_anomalib
 from anomalyncd.adapters.anomalib_model import is_network, quiet, whole_image
-from anomalyncd.detect import anomalib as bridge
 from anomalyncd.detect import load_detector, make_detector
 from anomalyncd.detect.base import FILE
 from anomalyncd.errors import DataError, RunError, SettingsError, WeightsError

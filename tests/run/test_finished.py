@@ -170,7 +170,9 @@ def test_numbers_too_large_for_a_float_are_left_out_of_the_report(run: Path) -> 
     assert write_report(FinishedRun(run), attention=False).exists()
 
 
-@pytest.mark.parametrize("value", ["../../home/letter.txt", [1, 2, 3], [1, 2, 3, "4"], {"a": 1, "b": 2, "c": 3, "d": 4}])
+@pytest.mark.parametrize(
+    "value", ["../../home/letter.txt", [1, 2, 3], [1, 2, 3, "4"], {"a": 1, "b": 2, "c": 3, "d": 4}]
+)
 def test_a_box_of_a_stranger_that_is_no_box_is_damage(value):
     row = {"box": [0, 0, 4, 4], "square": [0, 0, 4], "area": 4, "score": 0.5}
     assert _region({**row}).box == (0, 0, 4, 4)
