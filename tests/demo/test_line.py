@@ -199,3 +199,8 @@ def test_bad_settings_leave_no_trace(tmp_path: Path, settings: dict[str, object]
 def test_no_room() -> None:
     with pytest.raises(SettingsError, match="no room for 24"):
         shoot(["stain"] * 24, size=(64, 64))
+
+
+def test_a_line_without_end_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match="at most 1,000,000 images"):
+        make_line(tmp_path / "line", n_per_class=2**63)

@@ -5,6 +5,7 @@ Covers detect, with tests/cli/test_detect.py.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import cv2
@@ -143,4 +144,13 @@ def test_what_a_folder_of_maps_may_lack(tmp_path: Path) -> None:
         binarize_folder(tmp_path / "maps", tmp_path / "file", make_config(), Silent())
     cv2.imwrite(str(tmp_path / "maps/0.png"), np.zeros((8, 8), np.uint8))
     with pytest.raises(DataError, match=r"two maps would become the mask 0\.png"):
+        binarize_folder(tmp_path / "maps", tmp_path / "masks", make_config(), Silent())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such names")
+def test_a_name_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "maps").mkdir()
+    np.save(tmp_path / "maps/0.npy", spot())
+    (tmp_path / "maps/0.npy").rename(tmp_path / "maps" / "\udc80.npy")
+    with pytest.raises(DataError, match="not valid UTF-8"):
         binarize_folder(tmp_path / "maps", tmp_path / "masks", make_config(), Silent())

@@ -18,6 +18,7 @@ from ..errors import DataError, SettingsError
 from .defects import DEFECT_KINDS, check_kinds
 from .scene import DemoImage, make_image
 
+MOST_IMAGES = 1_000_000
 _VERSION = 1  # raise it when equal settings give other pixels, so that old folders are not reused
 _PNG = [cv2.IMWRITE_PNG_COMPRESSION, 3, cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_FILTERED]
 
@@ -132,6 +133,8 @@ def _plan(n_per_class: int, n_normal: int, n_combined: int, kinds: Sequence[str]
     counts = {"good": n_normal, **dict.fromkeys(kinds, n_per_class), "combined": n_combined}
     if min(counts.values()) < 0 or not any(counts.values()):
         raise SettingsError(f"a line needs at least one image and no negative number of them, but got {counts}")
+    if sum(counts.values()) > MOST_IMAGES:
+        raise SettingsError(f"a line has at most {MOST_IMAGES:,} images, but {sum(counts.values()):,} were asked for")
     return [(label, index) for label, n in counts.items() for index in range(n)]
 
 

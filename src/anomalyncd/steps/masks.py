@@ -31,6 +31,9 @@ def binarize_folder(maps: Path, out: Path, config: Config, progress: Silent) -> 
     names = find_files(maps, MAP_SUFFIXES)
     if not names:
         raise DataError(f"{maps}: expected anomaly maps ({', '.join(sorted(MAP_SUFFIXES))}), none found.")
+    for name in names:
+        if (told := name.encode("utf-8", "backslashreplace").decode()) != name:
+            raise DataError(f"{told}: the file's name is not valid UTF-8. Rename it")
     mask_names = [Path(name).with_suffix(".png").as_posix() for name in names]
     if len(set(mask_names)) < len(names):
         twice = next(name for name in mask_names if mask_names.count(name) > 1)
