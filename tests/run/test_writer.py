@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import io
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +14,7 @@ import pytest
 
 from anomalyncd.errors import RunError, SettingsError
 from anomalyncd.run import writer
-from anomalyncd.run.writer import TableWriter, check_table
+from anomalyncd.run.writer import MACHINE, TableWriter, check_table
 from scenes import write_table
 
 
@@ -88,3 +91,16 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be written"), TableWriter(tmp_path / "file" / "table.csv") as table:
         table.add(pd.DataFrame({"a": [1]}))
+
+
+def test_what_a_killed_process_left_is_taken_away_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead, alive, elsewhere = (
+        tmp_path / f"t.csv.{who}.partial" for who in (f"{MACHINE}.{gone.pid}", f"{MACHINE}.{os.getppid()}", "other.1")
+    )
+    for file in (dead, alive, elsewhere):
+        file.touch()
+    with TableWriter(tmp_path / "t.csv") as table:
+        table.add(pd.DataFrame({"a": [1]}))
+    assert not dead.exists() and alive.exists() and elsewhere.exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
+import platform
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +19,8 @@ from ..errors import RunError, SettingsError
 from .folder import PARTIAL
 
 GROUP = 10_000  # rows that are written at once
-ABANDONED = 86_400  # seconds after which a file that a killed process left is taken away
+ABANDONED = 86_400  # seconds after which a file that a killed process of another machine left is taken away
+MACHINE = re.sub(r"\W", "_", platform.node())[:40]
 
 
 def check_table(path: Path) -> None:
@@ -48,7 +51,8 @@ class TableWriter:
     def __init__(self, path: Path) -> None:
         check_table(path)
         self.path = path
-        self.partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")  # another process may write the same table
+        # Another process, on another machine too, may write the same table.
+        self.partial = path.with_name(f"{path.name}.{MACHINE}.{os.getpid()}{PARTIAL}")
         self._empty: pd.DataFrame | None = None  # what to write where no piece has a row
         self._waiting: list[pd.DataFrame] = []  # pieces of the next group of rows
         self._parquet: Any = None
@@ -57,7 +61,7 @@ class TableWriter:
         with self._told():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             for left in self.path.parent.glob(f"{glob.escape(self.path.name)}.*{PARTIAL}"):
-                if time.time() - left.stat().st_mtime > ABANDONED:
+                if _has_died(left) or time.time() - left.stat().st_mtime > ABANDONED:
                     left.unlink(missing_ok=True)
             self.partial.unlink(missing_ok=True)
             self._file = self.partial.open("xb")
@@ -122,3 +126,17 @@ class TableWriter:
             yield
         except OSError as error:
             raise RunError(f"{self.path}: cannot be written ({error.strerror or error}).") from error
+
+
+def _has_died(partial: Path) -> bool:
+    """Whether a process of this machine left the file and is there no more."""
+    found = re.search(rf"\.{MACHINE}\.(\d{{1,9}}){re.escape(PARTIAL)}$", partial.name)
+    if not found or os.name == "nt":  # there a signal of 0 ends the process
+        return False
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
