@@ -8,12 +8,13 @@ import pytest
 import yaml
 
 from anomalyncd.bench.experiment import EACH, METRICS, Experiment, experiment_names, load_experiment, paper_table
-from anomalyncd.bench.measure import Laboratory
 from anomalyncd.bench.rivals import RIVALS
+from anomalyncd.bench.studio import Studio
 from anomalyncd.bench.table import MVTEC, printed
 from anomalyncd.errors import SettingsError
 
 WANTED = [f"table-{number:02d}" for number in (*range(1, 11), 13, 14, 15, 16, 17)] + [
+    "figure-attention", "figure-aupro", "figure-binarizers", "figure-merging", "figure-pair", "figure-values",
     "figure-t", "figure-thresholds", "figure-tsne", "combined", "count", "goals", "judgement", "maps", "recipe",
 ]  # fmt: skip
 
@@ -86,7 +87,7 @@ def test_figures_of_the_product_come_before_those_of_the_whole_data_set(packaged
 
 
 def test_every_metric_can_be_measured():
-    assert all(hasattr(Laboratory, measurement) for measurement, _ in METRICS.values())
+    assert all(hasattr(Studio, measurement) for measurement, _ in METRICS.values())
 
 
 def test_goals_have_the_rows_that_are_asked_for(packaged):

@@ -1,4 +1,4 @@
-"""Pictures of the benchmark: whole PNGs, whatever the number of points, panels, classes and gaps."""
+"""Pictures of the benchmark: whole PNGs, whatever the number of points, panels, classes and gaps. Covers style.py too."""
 
 import io
 import sys

@@ -1,6 +1,6 @@
 """Experiments end to end on generated images: what is stored, what is resumed, and what is said about the rest.
 
-Covers runner.py, measure.py, table.py and datasets.py, which work only together.
+Covers runner.py, measure.py, machine.py, table.py and datasets.py, which work only together.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anomalyncd.bench import measure
+from anomalyncd.bench import machine, measure
 from anomalyncd.bench.experiment import Experiment
 from anomalyncd.bench.figures import draw
 from anomalyncd.bench.runner import Bench, Cell, Outcome
@@ -230,6 +230,25 @@ def test_cells_that_were_not_run_say_so(tmp_path, nut, tile):
     assert table.loc[("later", "mtd"), "state"] == "not run" and np.isnan(table.loc[("later", "mtd"), "nmi"])
 
 
+def test_rows_run_on_their_own_data_sets_and_what_is_stored_is_not_pending(tmp_path, nut, tile):
+    asked = experiment({"name": "default"}, {"name": "few", "data": ["tile"], "settings": {"learn": {"epochs": 0}}})
+    runner = bench(tmp_path, nut=nut, tile=tile)
+    waiting = [(trial.row.name, trial.data.name, what) for _, trial, what in runner.pending(asked)]
+    assert waiting == [("default", "nut", "classes"), ("default", "tile", "classes"), ("few", "tile", "classes")]
+    outcome = runner.run(asked, only="few")
+    assert by_state(outcome) == {"default": ["not run", "not run"], "few": ["left out", "done"]}
+    assert [trial.row.name for _, trial, _ in runner.pending(asked)] == ["default", "default"]
+    assert [row[1] for row in to_rows(outcome)[1]] == ["not run", "–"]
+    assert runner.sizes() == {"nut": 12, "tile": 12}  # without combined
+
+
+def test_maps_without_a_region_are_measured_all_the_same(tmp_path, nut):
+    blind = {"binarize": {"method": "fixed", "fixed_threshold": 1.0}}
+    asked = experiment({"name": "blind", "settings": blind}, sources=["line"], metrics=["fpr", "fnr", "aupro"])
+    (cell,) = bench(tmp_path, nut=nut).run(asked).cells
+    assert cell.state == "done" and cell.metrics["fpr"] is None and cell.metrics["fnr"] == 1
+
+
 def test_the_tables_of_the_paper_are_named(tmp_path, nut):
     """Also where a row finds its figures by data set and base alone."""
     asked = experiment({"name": "default", "paper": {}}, tables=["14"])
@@ -253,7 +272,7 @@ def test_false_alarms_calibration_and_costs(tmp_path, nut, fits):
 
 def test_memory_is_not_told_on_windows(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
-    assert measure.peak_memory() is None
+    assert machine.peak_memory() is None
 
 
 def test_normal_images_that_the_detector_kept_go_along(tmp_path, nut, monkeypatch):

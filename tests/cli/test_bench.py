@@ -25,6 +25,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_list_shows_what_there_is():
     text = call("bench", "list").stdout
+    assert "All tables and figures of the paper" in text
     assert "goals" in text and "mtd, hazelnut" in text and "Ground-truth masks instead of maps" in text
 
 

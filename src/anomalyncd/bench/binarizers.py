@@ -21,7 +21,7 @@ from ..data.dataset import Sample
 from ..errors import BadFileError, DataError
 from ..report.canvas import BACKGROUND, EMPTY, FAINT, INK, resized_mask
 from ..run.finished import FinishedRun
-from .figures import to_png
+from .style import to_png
 
 INCHES = 1.6  # of a picture in the sheet
 LABEL, HEADER, CAPTION = 1.8, 1.0, 0.3  # inches

@@ -60,6 +60,16 @@ METRICS = {
     "merge": ("modules", "merge"),
     "total": ("modules", "total"),
     "several": ("combined", "images with several classes"),
+    "inside_plain": ("attention", "in the mask: not guided"),
+    "inside_guided": ("attention", "guided"),
+    "inside_whole": ("attention", "guided, whole image"),
+    "inside_supervised": ("attention", "not guided, trained with labels"),
+    "merged_otherwise": ("merging", "images that an average calls otherwise"),
+    "lowest_cut": ("sheet", "lowest threshold"),
+    "highest_cut": ("sheet", "highest threshold"),
+    "normal_value": ("values", "mean map value, normal pixels"),
+    "faintest_value": ("values", "defect of the faintest image"),
+    "strongest_value": ("values", "defect of the strongest image"),
 }
 
 
@@ -69,6 +79,7 @@ class Row(Section):
     method : `anomalyncd`, a rival's name, or `none` for what only the paper has
     settings : of AnomalyNCD, nested as in its configuration; of a rival, its own arguments
     source, seeds, base, exclude : instead of the experiment's
+    data : of the experiment's data sets, those that the row runs on; without it all
     x : where a line figure draws the row; without it the row is a level line
     paper : columns that find the same row in the paper's tables; data set, detector and base set are added. The detector
         `best` is that of the paper's with the highest F1
@@ -82,6 +93,7 @@ class Row(Section):
     seeds: list[int] | None = None
     base: list[str] | None = None
     exclude: list[str] | None = None
+    data: list[str] | None = None
     x: float | None = None
     paper: dict[str, str] | None = None
 
@@ -119,8 +131,10 @@ class Experiment(Section):
     exclude : class folders that are left out
     layout : `wide`: a line for each row, all metrics in one cell; `long`: a line for each data set, source and row, a column
         for each metric, which is easier to read where there are many of them
-    figure : what is drawn beside the table: metrics against the rows' `x` (called `x_name`), F1 of all rows and of the paper
-        as bars, a panel for each source, or t-SNE of the features
+    summary : what the paper adds to all rows: the mean `rank` of each over all figures, or the `variance` of the rows
+    figure : what is drawn beside the table: metrics against the rows' `x` (called `x_name`); F1 of all rows and of the paper
+        as bars, a panel for each source; t-SNE of the features; the last metric against the first, a point a data set and
+        source; the two classes that the first row takes for each other most, in all rows; or the pictures that were measured
     """
 
     name: str
@@ -134,7 +148,8 @@ class Experiment(Section):
     seeds: list[int] = Field(default_factory=lambda: [0, 1, 2], min_length=1)
     metrics: list[str] = Field(default_factory=lambda: ["nmi", "ari", "f1"], min_length=1)
     layout: Literal["wide", "long"] = "wide"
-    figure: Literal["lines", "bars", "tsne"] | None = None
+    summary: Literal["rank", "variance"] | None = None
+    figure: Literal["lines", "bars", "tsne", "scatter", "pair", "pictures"] | None = None
     x_name: str = "x"
     rows: list[Row] = Field(min_length=1)
 
@@ -170,6 +185,14 @@ class Experiment(Section):
     def base_of(self, row: Row) -> list[str]:
         """Base sets that a row can use, the best first."""
         return self.base if row.base is None else row.base
+
+    @property
+    def measurements(self) -> list[str]:
+        """What has to be measured; classes last, because they fail where maps show too little."""
+        needed = {METRICS[name][0] for name in self.metrics} | (
+            {"classes"} if self.figure in ("tsne", "pair") else set()
+        )
+        return sorted(needed, key=lambda name: (name == "classes", name))
 
     def excluded(self, row: Row) -> tuple[str, ...]:
         """Class folders that a row leaves out."""

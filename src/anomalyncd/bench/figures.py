@@ -5,31 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 
+from ..data.dataset import NORMAL_NAMES
+from ..data.images import read_image
 from ..errors import DataError
 from ..report.canvas import BACKGROUND, FAINT, INK, RULE
 from ..run.folder import RunFolder
 from .experiment import METRICS
+from .measure import file_name
+from .pictures import confused, draw_pair
 from .runner import Column, Outcome
+from .style import COLOURS, DASHED, DPI, MARKERS, to_png
 from .table import Entry
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, without their pale yellow.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6b4c9a", "#1f2933")
-MARKERS = "os^DvPX*"
-DASHED = (0, (5, 3))
-DPI = 150
 PER_ROW = 4  # panels
 
 
@@ -46,18 +44,95 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     for column in outcome.columns if experiment.figure == "tsne" else ():
         panels, labels = _clustered(outcome, column)
         if len(labels) > 1:
-            stem = "-".join(filter(None, (experiment.name, *column))).replace(":", "-")
-            made[stem] = draw_tsne(panels, labels)
-    for name, figure in made.items():
-        RunFolder(folder).write(f"{name}.png", to_png(figure))
-    return [folder / f"{name}.png" for name in made]
+            made[_stem(outcome, column)] = draw_tsne(panels, labels)
+    if experiment.figure == "scatter" and len(points := scatter_of(outcome)):
+        made[experiment.name] = draw_scatter(points, *(METRICS[experiment.metrics[end]][1] for end in (0, -1)))
+    for column in outcome.columns if experiment.figure == "pair" else ():
+        if (pair := _pair(outcome, column)) is not None:
+            made[_stem(outcome, column)] = pair
+    contents = {name: to_png(figure) for name, figure in made.items()}
+    for column in outcome.columns if experiment.figure == "pictures" else ():
+        for row in experiment.rows:
+            for picture in (path for cell in outcome.cells_of(row, column)[:1] for path in cell.pictures):
+                own = [row.name] * (len(experiment.rows) > 1)
+                with suppress(OSError):
+                    contents["-".join([_stem(outcome, column), *map(file_name, own)])] = picture.read_bytes()
+    for name, content in contents.items():
+        RunFolder(folder).write(f"{name}.png", content)
+    return [folder / f"{name}.png" for name in contents]
 
 
-def to_png(figure: Figure) -> bytes:
-    """The content of a PNG file; pyplot, which keeps every figure, is not needed."""
-    data = BytesIO()
-    FigureCanvasAgg(figure).print_png(data)
-    return data.getvalue()
+def _stem(outcome: Outcome, column: Column) -> str:
+    return "-".join(filter(None, (outcome.experiment.name, *column))).replace(":", "-")
+
+
+def scatter_of(outcome: Outcome) -> pd.DataFrame:
+    """The first and the last metric of every row that was run, means over seeds, as `draw_scatter` takes them."""
+    points = []
+    first, last = outcome.experiment.metrics[0], outcome.experiment.metrics[-1]
+    for row in outcome.experiment.rows:
+        for data, source in outcome.columns:
+            entry = Entry(outcome, row, (data, source))
+            if (x := entry.values(first)) and (y := entry.values(last)):
+                points.append((data, source or row.name, float(np.mean(x)), float(np.mean(y))))
+    return pd.DataFrame(points, columns=["panel", "name", "x", "y"])
+
+
+def draw_scatter(points: pd.DataFrame, x_name: str, y_name: str) -> Figure:
+    """Draw one score against another: a panel for each value of `panel`, a point for each `name`.
+
+    Examples
+    --------
+    >>> one = {"panel": "mtd", "name": "musc", "x": 0.9, "y": 0.5}
+    >>> [axis.get_title() for axis in draw_scatter(pd.DataFrame([one]), "AUPRO", "F1").axes]
+    ['mtd']
+    """
+    names, panels = (list(dict.fromkeys(points[column])) for column in ("name", "panel"))
+    styles = {
+        name: {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+        for place, name in enumerate(names)
+    }
+    keys = [Line2D([], [], linestyle="", markersize=7, label=name, **style) for name, style in styles.items()]  # type: ignore[arg-type]
+    figure, axes = _panels(panels, keys, height=3.0)
+    for axis, panel in zip(axes, panels, strict=True):
+        for point in points[points["panel"] == panel].itertuples():
+            axis.scatter(point.x, point.y, s=50, zorder=3, **styles[str(point.name)])
+        axis.set_ylim(0, 1)
+        axis.set_xlabel(x_name, color=FAINT, fontsize=9)
+        axis.set_ylabel(y_name, color=FAINT, fontsize=9)
+        axis.grid(color=RULE, linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _pair(outcome: Outcome, column: Column) -> Figure | None:
+    """The two kinds of defect that the first row takes for each other most, and where all rows have put their images."""
+    data = outcome.data[column[0]]
+    truth = {name: label for name, label in data.labels.items() if label.lower() not in NORMAL_NAMES}
+    found: dict[str, dict[str, int]] = {}
+    for row in outcome.experiment.rows:
+        for cell in outcome.cells_of(row, column)[:1]:
+            with suppress(OSError, ValueError, KeyError):
+                table = pd.read_csv(cell.predictions or "")
+                found[row.name] = dict(zip(table["image"], table["label"].astype(int), strict=True))
+    if not found:
+        return None
+    first = next(iter(found.values()))
+    known = [name for name in truth if name in first]
+    pair = confused([truth[name] for name in known], [first[name] for name in known])
+    if pair is None:
+        return None
+    examples: dict[str, Any] = {}
+    for sample in data.dataset:
+        if sample.label in pair and sample.label not in examples:
+            examples[sample.label] = read_image(sample.image)
+    counts = {}
+    for row_name, labels in found.items():
+        numbers = sorted({labels[name] for name in truth if truth[name] in pair and name in labels})
+        of_pair = [[labels.get(name) for name in truth if truth[name] == kind] for kind in pair]
+        counts[row_name] = np.array([[own.count(number) for number in numbers] for own in of_pair])
+    return draw_pair({kind: examples.get(kind) for kind in pair}, counts)
 
 
 def lines_of(outcome: Outcome) -> tuple[pd.DataFrame, pd.DataFrame]:

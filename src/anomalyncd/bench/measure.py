@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ import pandas as pd
 from ..checksums import stable_hash
 from ..config import Config
 from ..data.dataset import Dataset, load_dataset
-from ..data.gather import gather_base, gather_normal
+from ..data.gather import gather_base
 from ..data.images import read_image
 from ..data.maps import read_map
 from ..detect import DETECTORS
@@ -32,8 +31,9 @@ from ..run.folder import RunFolder
 from ..run.stages import Stages, definite
 from ..sections import DetectConfig
 from ..steps.truth import evaluate_maps
-from .datasets import BenchData, fingerprint_of, load_product
+from .datasets import BenchData, fingerprint_of
 from .experiment import IMAGES_ONLY, MASKS, OURS, Row
+from .machine import peak_memory
 from .rivals import RIVALS
 
 SHARED_STAGES = ("range", "regions", "looks of normal images", "base set")  # of a run: not dependent on the seed
@@ -72,12 +72,14 @@ class Result:
     seconds : of each stage
     predictions : the columns image and label
     features : image id → what was clustered, that of the largest region where there are several
+    pictures : name → content of a PNG file
     """
 
     metrics: dict[str, float | None]
     seconds: dict[str, float] = field(default_factory=dict)
     predictions: pd.DataFrame | None = None
     features: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
+    pictures: dict[str, bytes] = field(default_factory=dict)
 
 
 class Laboratory:
@@ -118,7 +120,6 @@ class Laboratory:
         if not ours:
             features = dict(zip(model.images_["image"], model.features_.astype(np.float16), strict=True))
         else:
-            seconds |= _longest(model.run_.path, seconds, SHARED_STAGES)
             run, classifier = model.run_, model.run_.model.classifier
             space = None if classifier is None else classifier.space.transform(run.features).astype(np.float16)
             largest = {image: row for (image, region), row in run.rows.items() if region == 0}
@@ -141,7 +142,7 @@ class Laboratory:
             return Result({})
         dataset, scores, seconds = self.maps(trial)
         found = evaluate_maps(dataset.samples, scores, trial.data.dataset, trial.config, self.progress)
-        if found is None or found.box_fpr is None:
+        if found is None or found.aupro is None:
             raise DataError(f"{trial.data.root}: no ground_truth/, so maps cannot be compared with it.")
         metrics = {"fpr": found.box_fpr, "fnr": found.box_fnr, "aupro": found.aupro}
         metrics |= {"fpr_defective": found.box_fpr_defective, "fnr_images": found.box_fnr_images}
@@ -171,24 +172,6 @@ class Laboratory:
         metrics = {"binarize-and-crop": cropping, "network": network, "merge": merge}
         return Result({**metrics, "total": cropping + network + merge})
 
-    def combined(self, trial: Trial) -> Result:
-        """Share of images of excluded classes, which were not learned from, whose regions fall into several classes."""
-        if trial.row.method != OURS:
-            return Result({})
-        everything = load_product(trial.data.name, trial.data.root)
-        samples = [sample for sample in everything.dataset if sample.label in trial.data.exclude]
-        if not samples:
-            return Result({"several": None})
-        model = self._fit(trial)
-        held_out = replace(everything, dataset=replace(everything.dataset, samples=samples))
-        new = self._inputs(replace(trial, data=held_out), fitted=self._place("maps", trial))
-        model.model_.unknown = model.model_.product = (
-            None  # which class each region is likest to is asked here, not whether it is like any
-        )
-        regions = model.predict(new).regions
-        kinds = regions[regions["label"] > 0].groupby("image")["label"].nunique()
-        return Result({"several": float((kinds > 1).sum() / len(samples))})
-
     def maps(self, trial: Trial, fitted: Path | None = None) -> tuple[Dataset, pd.DataFrame, float]:
         """Images with maps, their scores as in maps/scores.csv, and the seconds that the maps took.
 
@@ -203,7 +186,7 @@ class Laboratory:
         config = config.model_copy(update={"detect": detect, "random_state": 0})
         kind = DETECTORS.get(trial.source)
         wants_normal = fitted is None and (kind is None or kind.needs_normal)
-        normal = gather_normal(trial.data.normal if wants_normal else None).samples
+        normal = list(trial.data.normal) if wants_normal else []
         bare = trial.data.images()
         began = time.perf_counter()
         with RunFolder(out).writing() as folder:
@@ -230,20 +213,20 @@ class Laboratory:
         Maps are made once for all seeds and given to `fit`: without these it would know less than a run that makes its own.
         """
         inputs = self._inputs(trial)
-        if not self._makes_maps(trial):
+        if not self.makes_maps(trial):
             return inputs, {}
-        samples = normal_samples(RunFolder(self._place("maps", trial)), gather_normal(trial.data.normal).samples)
+        samples = normal_samples(RunFolder(self._place("maps", trial)), list(trial.data.normal))
         pairs = {"normal": [each.image for each in samples], "normal_maps": [each.map for each in samples]}
         return inputs, pairs if samples else {}
 
-    def _makes_maps(self, trial: Trial) -> bool:
+    def makes_maps(self, trial: Trial) -> bool:
         """Whether a detector runs here for this trial."""
         given = trial.source in (MASKS, IMAGES_ONLY) or (trial.data.name, trial.source) in self.given
         return trial.uses_source and not given
 
     def _maps_seconds(self, trial: Trial) -> float:
         """What the maps took when they were made; 0 where none were."""
-        if not self._makes_maps(trial):
+        if not self.makes_maps(trial):
             return 0.0
         return _longest(self._place("maps", trial), {"maps": 0.0}, ["maps"])["maps"]
 
@@ -263,6 +246,7 @@ class Laboratory:
             _copy_base(kept, run, key)
             model.fit(inputs, base=trial.base.base, run=run, **normal)
             _copy_base(run, kept, key)
+        model.seconds_ |= _longest(run, model.seconds_, SHARED_STAGES)  # whichever measurement did the work
         return model
 
     def _fit_rival(self, trial: Trial) -> Any:
@@ -274,26 +258,9 @@ class Laboratory:
         )  # fmt: skip
         run = self.work / "rivals" / f"{trial.data.name}-{trial.data.fingerprint[:12]}"
         base = None if trial.base is None else trial.base.dataset
-        normal = gather_normal(trial.data.normal).samples
-        model.fit(self._inputs(trial), base=base, normal=normal, run=run)
+        model.fit(self._inputs(trial), base=base, normal=list(trial.data.normal), run=run)
         model.seconds_ |= _longest(run, model.seconds_, SHARED_TOKENS)
         return model
-
-
-def peak_memory() -> float | None:
-    """The most memory that this process has held so far, in MB of 10⁶ bytes; None on Windows, which does not tell.
-
-    Examples
-    --------
-    >>> peak_memory() is None or peak_memory() > 10
-    True
-    """
-    if sys.platform == "win32":
-        return None
-    import resource  # which Windows is without
-
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6)
 
 
 def file_name(text: str) -> str:

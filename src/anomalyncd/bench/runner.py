@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import platform
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from .. import __version__
 from ..checksums import stable_hash
 from ..config import make_config
 from ..detect import DETECTORS
-from ..errors import AnomalyNCDError, DataError, SettingsError
+from ..errors import AnomalyNCDError, DataError
 from ..model.backbone import resolve_name
 from ..progress import Silent
 from ..run.folder import RunFolder
 from ..run.stages import definite
+from .clock import Clock
 from .datasets import BenchData, load_base_set, load_product
-from .experiment import IMAGES_ONLY, MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row
-from .measure import Laboratory, Result, Trial, file_name
+from .experiment import IMAGES_ONLY, MASKS, OURS, PAPER_ONLY, Experiment, Row
+from .machine import machine
+from .measure import Result, Trial, file_name
+from .studio import Studio
 
 FORMAT = 4  # of a stored result
 BASE_SETS = ("aebad", "steel")  # are no columns of an experiment that names no data set
@@ -42,7 +42,7 @@ class Cell:
     """One row on one data set with one source of regions and one seed.
 
     base : name of the labelled base set; message : why there is no figure
-    features : file of what was clustered, with the arrays `images` and `features`
+    features : file of what was clustered, with the arrays `images` and `features`; predictions, pictures : files too
     result : name of the stored classes; cells that share a computation have the same
     """
 
@@ -57,6 +57,8 @@ class Cell:
     seconds: Mapping[str, float] = field(default_factory=dict)
     machine: str = ""
     features: Path | None = None
+    predictions: Path | None = None
+    pictures: tuple[Path, ...] = ()
     result: str = ""
 
 
@@ -99,6 +101,8 @@ class Bench:
     data : name → folder in MVTec AD's layout, or a labelled base set
     maps : (data set, source) → folder of maps that are there already
     settings : of AnomalyNCD, under those of the rows
+    limit : take at most so many images of each data set, and so many normal ones
+    clock : is told what each measurement took, and tells how long the rest will take
     """
 
     def __init__(
@@ -109,10 +113,12 @@ class Bench:
         maps: Mapping[tuple[str, str], Path] | None = None,
         settings: Mapping[str, Any] | None = None,
         progress: Silent | None = None,
+        limit: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.data, self.maps, self.settings = data, maps or {}, settings or {}
-        self.progress = progress or Silent()
-        self.laboratory = Laboratory(work, self.maps, self.progress)
+        self.progress, self.limit, self.clock = progress or Silent(), limit, clock
+        self.laboratory = Studio(work, self.maps, self.progress)
         self.results = RunFolder(work / "results")
         make_config(self.settings)  # a wrong one is said now, not once for each cell
         self._loaded: dict[tuple[object, ...], BenchData] = {}
@@ -136,46 +142,79 @@ class Bench:
         if not any(fnmatch(row.name, only) for row in experiment.rows):
             rows = ", ".join(row.name for row in experiment.rows)
             self.progress.warn(f"{experiment.name}: no row is called like {only!r}, so none is run. It has {rows}.")
-        cells: list[Cell] = []
+        cells = [
+            self._cell(experiment, cell, not show and fnmatch(cell.row.name, only))
+            for cell in self._cells(experiment, data, seeds)
+        ]
         bases: dict[str, str] = {}
-        for row in experiment.rows:
-            wanted = not show and fnmatch(row.name, only)
-            base = self._base(experiment.base_of(row), experiment.excluded(row))
-            for name, source, seed in product(data, experiment.sources_of(row), seeds or row.seeds or experiment.seeds):
-                cells.append(self._cell(experiment, Cell(row, name, source, base, seed), wanted))
-            loaded = self._loaded.get((load_base_set, base, experiment.excluded(row)))
+        for cell in cells:
+            loaded = self._loaded.get((load_base_set, cell.base, experiment.excluded(cell.row)))
             if loaded is not None:
                 bases[loaded.name] = loaded.fingerprint
         backbone = resolve_name(make_config(self.settings).model.backbone)
         return Outcome(experiment, cells, data, bases, skipped, backbone, self.settings)
 
+    def sizes(self) -> dict[str, int]:
+        """How many images each data set has that can be read and is no base set."""
+        data, skipped = self._available(Experiment(name="sizes", title="", sources=[MASKS], rows=[Row(name="any")]))
+        for line in skipped:
+            self.progress.warn(line)
+        return {name: found.total for name, found in data.items()}
+
+    def pending(
+        self, experiment: Experiment, seeds: Sequence[int] | None = None, only: str = "*"
+    ) -> Iterator[tuple[str, Trial, str]]:
+        """Measurements that `run` would make: where each is stored, what it is made from, and its name."""
+        data, _ = self._available(experiment)
+        experiment = experiment.expanded(data)
+        for cell in self._cells(experiment, data, seeds):
+            if cell.state != "not run" or cell.message or not fnmatch(cell.row.name, only):
+                continue
+            for measurement in experiment.measurements:
+                try:
+                    trial = self._trial(experiment, cell)
+                    name = self._name(trial, measurement)
+                except AnomalyNCDError:  # is told when it is run
+                    continue
+                if (stored := self._stored(name)) is None or stored["state"] == "failed":
+                    yield name, trial, measurement
+
+    def _cells(
+        self, experiment: Experiment, data: Mapping[str, BenchData], seeds: Sequence[int] | None
+    ) -> Iterator[Cell]:
+        """All of them, none measured; those that cannot be say why."""
+        for row in experiment.rows:
+            base = self._base(experiment.base_of(row), experiment.excluded(row))
+            for name, source, seed in product(data, experiment.sources_of(row), seeds or row.seeds or experiment.seeds):
+                cell = Cell(row, name, source, base, seed)
+                built_in = source in (MASKS, IMAGES_ONLY, *DETECTORS) or ":" in source
+                if row.method == PAPER_ONLY:
+                    cell = replace(cell, state="paper only")
+                elif base == name or name not in (row.data or [name]):
+                    cell = replace(cell, state="left out")
+                elif base is None and (names := experiment.base_of(row)):
+                    cell = replace(cell, message=f"no base set: give --data {names[-1]}=PATH")
+                elif not built_in and (name, source) not in self.maps:
+                    hint = f"its maps would do: --maps {name}/{source}=DIR"
+                    cell = replace(cell, state="paper only", message=f"no detector {source} here yet; {hint}")
+                yield cell
+
     def _cell(self, experiment: Experiment, cell: Cell, wanted: bool) -> Cell:
         """Measure what is not stored yet, if wanted."""
-        if cell.row.method == PAPER_ONLY:
-            return replace(cell, state="paper only")
-        if cell.base == cell.dataset:
-            return replace(cell, state="left out")
-        if cell.base is None and (names := experiment.base_of(cell.row)):
-            return replace(cell, message=f"no base set: give --data {names[-1]}=PATH")
-        built_in = cell.source in (MASKS, IMAGES_ONLY, *DETECTORS) or ":" in cell.source
-        if not built_in and (cell.dataset, cell.source) not in self.maps:
-            hint = f"its maps would do: --maps {cell.dataset}/{cell.source}=DIR"
-            return replace(cell, state="paper only", message=f"no detector {cell.source} here yet; {hint}")
-        needed = {METRICS[name][0] for name in experiment.metrics}
-        if experiment.figure == "tsne":
-            needed.add("classes")
+        if cell.state != "not run" or cell.message:
+            return cell
         metrics: dict[str, float | None] = {}
         seconds: dict[str, float] = {}
         state: State = "done"
-        # Classes last, because they fail where maps show too little.
-        for measurement in sorted(needed, key=lambda name: (name == "classes", name)):
+        for measurement in experiment.measurements:
             try:
                 trial = self._trial(experiment, cell)
                 name = self._name(trial, measurement)
                 stored = self._stored(name)
                 if wanted and (stored is None or stored["state"] == "failed"):
                     at = f"{cell.row.name}, {cell.dataset}, {cell.source}, seed {cell.seed}"
-                    self.progress.say(f"{experiment.name}: {at}: {measurement}")
+                    left = f" ({self.clock.left()})" if self.clock else ""
+                    self.progress.say(f"{experiment.name}: {at}: {measurement}{left}")
                     stored = self._measure(trial, measurement, name)
             except AnomalyNCDError as error:
                 return replace(cell, state="failed", message=str(error))
@@ -186,8 +225,11 @@ class Bench:
             metrics |= stored["metrics"]
             seconds |= stored["seconds"]
             cell = replace(cell, machine=stored["machine"], result=name)
-            if (kept := self.results.path / f"{name}.npz").exists():
-                cell = replace(cell, features=kept)
+            features, predictions = (self.results.path / f"{name}.{suffix}" for suffix in ("npz", "csv"))
+            if predictions.exists():
+                cell = replace(cell, predictions=predictions, features=features if features.exists() else None)
+            found = [self.results.path / f"{name}-{file_name(each)}.png" for each in stored.get("pictures", [])]
+            cell = replace(cell, pictures=(*cell.pictures, *found))
         return replace(cell, state=state, metrics=metrics, seconds=seconds)
 
     def _measure(self, trial: Trial, measurement: str, name: str) -> dict[str, Any]:
@@ -199,20 +241,29 @@ class Bench:
             "settings": trial.config.model_dump(mode="json"), "machine": machine(),
             "rival_settings": {} if row.method == OURS else row.settings,
         }  # fmt: skip
+        began = time.perf_counter()
         try:
             found: Result = getattr(self.laboratory, measurement)(trial)
         except AnomalyNCDError as error:
             failed = {**about, "state": "failed", "message": str(error)}
             self.results.write_json(f"{name}.json", failed)
             self.progress.warn(f"{row.name}, {data.name}, {trial.source}: failed. {error}")
+            if self.clock:
+                self.clock.failed(name)
             return failed
+        if self.clock:
+            self.clock.measured(name, time.perf_counter() - began)
         if found.predictions is not None:
             self.results.write_text(f"{name}.csv", found.predictions.to_csv(index=False, lineterminator="\n"))
         if found.features:
             buffer = io.BytesIO()
             np.savez(buffer, images=list(found.features), features=np.stack(list(found.features.values())))
             self.results.write(f"{name}.npz", buffer.getvalue())
+        for each, content in found.pictures.items():
+            self.results.write(f"{name}-{file_name(each)}.png", content)
         done = {**about, "state": "done", "metrics": found.metrics, "seconds": found.seconds}
+        if found.pictures:
+            done["pictures"] = list(found.pictures)
         self.results.write_json(f"{name}.json", done)
         return done
 
@@ -290,36 +341,5 @@ class Bench:
     def _load(self, load: Callable[..., BenchData], name: str, exclude: tuple[str, ...]) -> BenchData:
         """Each folder is read once."""
         if (load, name, exclude) not in self._loaded:
-            self._loaded[load, name, exclude] = load(name, self.data[name], exclude)
+            self._loaded[load, name, exclude] = load(name, self.data[name], exclude, self.limit)
         return self._loaded[load, name, exclude]
-
-
-def parse_data(texts: Sequence[str]) -> dict[str, Path]:
-    """`hazelnut=PATH` … as a dictionary.
-
-    Examples
-    --------
-    >>> parse_data(["mtd=data/mtd"])["mtd"].as_posix()
-    'data/mtd'
-    """
-    pairs = [text.partition("=") for text in texts]
-    if wrong := next((text for text, (name, _, path) in zip(texts, pairs, strict=True) if not name or not path), None):
-        raise SettingsError(f"data must be given as NAME=PATH, such as mtd=data/mtd, but got {wrong!r}.")
-    return {name: Path(path) for name, _, path in pairs}
-
-
-def machine() -> str:
-    """Versions and machine in one line."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "timm", "numpy", "scikit-learn"))
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    cores = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
-    python = f"anomalyncd {__version__}, Python {platform.python_version()}"
-    return f"{python}, {versions}; {_processor()}, {cores}, {device}"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -11,6 +11,7 @@ import pandas as pd
 from .experiment import BEST, MASKS, METRICS, OURS, PAPER_ONLY, Experiment, Row, paper_figures
 from .rivals import RIVALS
 from .runner import PAPER_SETTINGS, Cell, Column, Outcome
+from .summary import ranks, variance_lines
 
 MVTEC = (
     "bottle", "cable", "capsule", "carpet", "grid", "hazelnut", "leather", "metal_nut", "pill", "screw", "tile",
@@ -136,16 +137,24 @@ def to_rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
     """Header and rows as text."""
     if outcome.experiment.layout == "long":
         return _long_rows(outcome)
-    metrics, columns = outcome.experiment.metrics, outcome.columns
-    with_mean = len(columns) > 1 and not outcome.skipped
+    experiment, columns = outcome.experiment, outcome.columns
+    metrics, with_mean, ranked = (
+        experiment.metrics,
+        len(columns) > 1 and not outcome.skipped,
+        experiment.summary == "rank",
+    )
     header = ["", *(", ".join(filter(None, column)) for column in columns)]
-    header += ["mean of all columns"] * with_mean + ["seeds", "s"]
+    header += ["mean of all columns"] * with_mean + ["rank"] * ranked + ["seeds", "s"]
+    found = {row.name: [Entry(outcome, row, column) for column in columns] for row in experiment.rows}
+    lines = [[mean for entry in entries for mean in entry.means] for entries in found.values()]
+    places = dict(zip(found, ranks(lines), strict=True)) if ranked else {}
     rows = []
-    for row in outcome.experiment.rows:
-        entries = [Entry(outcome, row, column) for column in columns]
+    for row in experiment.rows:
+        entries = found[row.name]
         if row.method != PAPER_ONLY:
             means = [_mean(each) for each in zip(*(entry.means for entry in entries), strict=True)]
             middle = [_joined(metrics, means)] * with_mean
+            middle += [NOTHING if (place := places[row.name]) is None else f"{place:.2f}"] if ranked else []
             seeds = sorted({cell.seed for entry in entries for cell in entry.cells})
             done = [cell for entry in entries for cell in entry.done]
             took = {cell.result: _took(cell) for cell in done}  # one that stands in several columns is counted once
@@ -154,9 +163,13 @@ def to_rows(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
             rows.append([row.name, *texts, *middle, ", ".join(map(str, seeds)), seconds])
         if tables := dict.fromkeys(table for entry in entries for table in entry.printed.tables):
             texts = [entry.paper_text for entry in entries]
-            rows.append(
-                [f"{_paper_name(row)}, Table {', '.join(tables)}", *texts, *[NOTHING] * with_mean, NOTHING, NOTHING]
-            )
+            rank = [
+                each["rank"] for table in tables for each in paper_figures(table, **(row.paper or {})) if "rank" in each
+            ]
+            middle = [NOTHING] * with_mean + [f"{rank[0]:.2f}" if rank else NOTHING] * ranked
+            rows.append([f"{_paper_name(row)}, Table {', '.join(tables)}", *texts, *middle, NOTHING, NOTHING])
+    if experiment.summary == "variance":
+        rows += [[*line, *[NOTHING] * (with_mean + 2)] for line in variance_lines(experiment, columns, lines)]
     return header, rows
 
 
@@ -258,7 +271,8 @@ def notes(outcome: Outcome, command: str = "") -> list[str]:
     seconds = "s: seconds for all columns and one seed, maps not counted. " if experiment.layout == "wide" else ""
     lines.append(f"{seconds}Backbone: {outcome.backbone}.")
     for name, data in outcome.data.items():
-        about = f"{len(data.labels)} images, {data.n_classes} classes, {data.fingerprint[:16]}"
+        count = f"{len(data.labels)} of {data.total}" if data.limit else f"{len(data.labels)}"
+        about = f"{count} images, {data.n_classes} classes, {data.fingerprint[:16]}"
         lines.append(f"Data: {name}, {about}, without {', '.join(data.exclude) or 'nothing'}.")
     lines += [f"Base set: {name}, {fingerprint[:16]}." for name, fingerprint in outcome.bases.items()]
     if outcome.settings:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import DataError, SettingsError
+from ..errors import SettingsError
 from . import options as opt
 from .show import show
 
@@ -20,11 +20,14 @@ def bench_list() -> None:
     from rich.table import Table
 
     from ..bench.experiment import experiment_names, load_experiment
+    from ..bench.plan import load_plan, plan_names
 
     table = Table("name", "rows", "data", "title", box=None, pad_edge=False)
     for name in experiment_names():
         found = load_experiment(name)
         table.add_row(name, str(len(found.rows)), ", ".join(found.data) or "any", found.title)
+    for name in plan_names():
+        table.add_row(name, f"{len(load_plan(name).stages)} of the above", "any", load_plan(name).title)
     show(table)
     typer.echo("Run one: anomalyncd bench run NAME --data hazelnut=PATH --data steel=PATH")
 
@@ -40,10 +43,16 @@ def bench_run(
         typer.Option(metavar="DATA/SOURCE=PATH", help="Maps that are there already, as mtd/cpr=PATH. Repeatable."),
     ] = None,
     work: Annotated[Path, typer.Option(help="Keeps maps, runs and results; call again to resume.")] = Path("bench-run"),
-    out: Annotated[Path | None, typer.Option(help="Folder for tables and figures, WORK/tables by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for tables and figures, WORK/tables by default, tables-quick with --quick."),
+    ] = None,
     seeds: Annotated[str | None, typer.Option(metavar="0,1,2", help="Instead of the experiment's.")] = None,
     only: Annotated[str, typer.Option(metavar="PATTERN", help="Rows to run, as '*default*'.")] = "*",
     stored: Annotated[bool, typer.Option("--stored", help="Run nothing: the table of what is there.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A plan's small form: one seed, few images, few rows.")
+    ] = False,
     backbone: opt.Backbone = None,
     device: opt.Device = "auto",
     settings: opt.Set = None,
@@ -53,30 +62,28 @@ def bench_run(
     from rich.markup import escape
     from rich.table import Table
 
-    from ..bench.experiment import load_experiment
+    from ..bench.agreement import agreement
+    from ..bench.campaign import Campaign
+    from ..bench.datasets import parse_data
     from ..bench.figures import draw
-    from ..bench.runner import Bench, parse_data
+    from ..bench.plan import stages_of
     from ..bench.table import notes, to_csv, to_markdown, to_rows
     from ..run.folder import RunFolder
 
-    experiments = [load_experiment(name) for name in names]
+    stages, limit = stages_of(names, quick=quick)
     given = {_data_and_source(name): path for name, path in parse_data(maps or []).items()}
     layer = opt.layered(None, settings, backbone=backbone, device=None if device == "auto" else device)
-    runner = Bench(work, parse_data(data), maps=given, settings=layer, progress=opt.make_progress(quiet))
-    chosen = None if seeds is None else _numbers(seeds)
-    tables = RunFolder(out or work / "tables")
-    made = 0
-    for experiment in experiments:
-        try:
-            outcome = runner.run(experiment, seeds=chosen, only=only, show=stored)
-        except DataError as error:  # none of its data sets is there; those of the next may be
-            if not made and experiment is experiments[-1]:
-                raise
-            runner.progress.warn(str(error))
-            continue
-        made += 1
-        command = runner.progress.call
-        tables.write_text(f"{experiment.name}.md", to_markdown(outcome, command))
+    campaign = Campaign(
+        stages, work, parse_data(data), maps=given, settings=layer, progress=opt.make_progress(quiet), limit=limit,
+        seeds=None if seeds is None else _numbers(seeds), only=only, stored=stored,
+    )  # fmt: skip
+    tables, command = RunFolder(out or work / f"tables{campaign.form}"), campaign.progress.call
+    typer.echo("".join(f"{line}\n" for line in campaign.before()), nl=False)
+    pages: list[str] = []
+    for outcome in campaign.run():
+        experiment = outcome.experiment
+        page = to_markdown(outcome, command)
+        tables.write_text(f"{experiment.name}.md", page)
         tables.write_text(f"{experiment.name}.csv", to_csv(outcome))
         header, rows = to_rows(outcome)
         table = Table(*map(escape, header), box=None, pad_edge=False)
@@ -87,6 +94,15 @@ def bench_run(
         pictures = draw(outcome, tables.path)
         typer.echo("".join(f"Look at {picture}\n" for picture in pictures), nl=False)
         typer.echo(f"{tables.path / experiment.name}.md and .csv\n")
+        pages.append(
+            "\n".join([page, agreement(outcome)])
+            + "".join(f"\n![{picture.stem}]({picture.name})\n" for picture in pictures)
+        )
+        if campaign.plan:
+            tables.write_text(f"{campaign.plan}.md", "\n".join([campaign.heading(command), *pages]))
+    typer.echo("".join(f"{line}\n" for line in campaign.after()), nl=False)
+    if campaign.plan:
+        typer.echo(f"All on one page: {tables.path / campaign.plan}.md")
 
 
 def _numbers(text: str) -> list[int]:
