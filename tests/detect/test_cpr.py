@@ -169,3 +169,19 @@ def test_not_fitted_and_no_image() -> None:
 def test_bad_settings(settings: dict[str, int]) -> None:
     with pytest.raises(SettingsError, match=f"{next(iter(settings))} must be"):
         CPR(**settings, **TINY)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5])
+def test_it_takes_as_many_steps_as_asked_for(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(cpr, "pair_loss", lambda *given: (taken.append(1), pair_loss(*given))[1])
+    fitted(steps=steps)
+    assert len(taken) == steps
+
+
+def test_an_image_is_not_its_own_neighbour() -> None:
+    histograms = torch.full((3, 1, 2), 0.5)
+    histograms[2, 0] = torch.tensor([0.9, 0.1])
+    detector = CPR(**{**QUICK, "retrieved": 1})
+    assert [detector._neighbours(histograms, index) for index in (0, 1)] == [[1], [0]]
+    assert detector._neighbours(histograms[:1], 0) == [0]  # there is no other

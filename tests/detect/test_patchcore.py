@@ -262,3 +262,12 @@ def test_no_normal_image():
 def test_bad_settings(settings):
     with pytest.raises(SettingsError, match=f"{next(iter(settings))} must be"):
         PatchCore(**settings, **TINY)
+
+
+def test_a_turn_is_by_its_share_of_a_full_one():
+    image = np.zeros((401, 401, 3), np.uint8)
+    image[199:202, 374:377] = 255  # 175 to the right of the middle
+    for step, turned in enumerate(turns(image, 3)):
+        rows, columns = np.nonzero(turned[..., 0] > 60)
+        angle = np.degrees(np.arctan2(200 - rows.mean(), columns.mean() - 200)) % 360
+        assert angle == pytest.approx(120 * step, abs=0.1)

@@ -105,6 +105,9 @@ def test_held_out_images_are_compared_with_the_others() -> None:
 def test_saved_and_loaded_it_gives_the_same_maps(tmp_path: Path) -> None:
     detector, normal = fitted()
     detector.save(tmp_path)
+    assert not [
+        name for name in detector.tensors() if name.endswith("seen") and name != "seen"
+    ]  # windows are made anew
     loaded = load_detector("pni", tmp_path, device="cpu")
     new = [*pictures(2, seed=5), *pictures(1, seed=6, shape=(48, 96))]
     for one, again in zip(detector.detect(new), loaded.detect(new), strict=True):
@@ -165,3 +168,11 @@ def test_not_fitted_and_no_image() -> None:
 def test_bad_settings(settings: dict[str, int]) -> None:
     with pytest.raises(SettingsError, match=f"{next(iter(settings))} must be"):
         PNI(**settings, **TINY)
+
+
+def test_each_of_the_first_elements_is_its_own_kind() -> None:
+    memory = fitted()[0].memory
+    assert isinstance(memory, NormalPlaces) and len(memory.rows) > QUICK["kinds"]
+    assert memory.kind[: QUICK["kinds"]].tolist() == list(range(QUICK["kinds"]))
+    far = ((memory.rows[:, None] - memory.rows[None, : QUICK["kinds"]]) ** 2).sum(-1)
+    assert memory.kind.tolist() == far.argmin(dim=1).tolist()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from anomalyncd.detect import rdpp
 from anomalyncd.detect.rdpp import apart, noised, objective, projection_loss, sinkhorn_divergence
 from anomalyncd.model.distill import ReverseDistillation
 
@@ -113,3 +114,25 @@ def test_noise_stays_in_one_rectangle(shape: tuple[int, int]) -> None:
     assert (picture == 128).all()
     same = [noised(picture, np.random.default_rng(3)) for _ in range(2)]
     np.testing.assert_array_equal(*same)
+
+
+def test_the_rectangle_is_as_large_as_in_a_picture_of_256_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    monkeypatch.setattr(rdpp, "octaves", lambda shape, rng: seen.append(shape) or np.zeros(shape, np.float32))
+    for seed in range(30):
+        noised(np.zeros((2560, 2560, 3), np.uint8), np.random.default_rng(seed))
+    sides = np.array(seen)[:, 1:]
+    assert (sides % 10 == 0).all() and sides.min() >= 100 and sides.max() == 310
+
+
+def test_the_rates_are_those_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[float]] = []
+
+    def learn(self: object, network: object, optimiser: torch.optim.Optimizer, *given: object, **named: object) -> None:
+        rate = named["rate"]
+        seen.append([rate(0.0) * group.get("share", 1) for group in optimiser.param_groups])  # type: ignore[operator]
+
+    monkeypatch.setattr(rdpp.RDPlusPlus, "learn", learn)
+    picture = np.zeros((48, 48, 3), np.uint8)
+    rdpp.RDPlusPlus(backbone="tiny", size=48, device="cpu").trained([picture] * 2, [picture])
+    assert [sorted(rates) for rates in seen] == [pytest.approx([1e-3, 5e-3])]

@@ -97,6 +97,13 @@ class Detector(ABC):
         """
         return None
 
+    def learn_more(self, normal_images: Iterable[Picture]) -> None:
+        """Take more (H, W, 3) uint8 RGB images for normal, beside those that `fit` had; most detectors cannot."""
+        raise SettingsError(
+            f"the detector {self.name!r} cannot learn more normal images. Put them into the folder of --normal and call "
+            "`discover` again."
+        )
+
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Store all that `maps` needs in an empty folder; numbers and JSON only, no pickles."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import cv2
 import numpy as np
@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from ..errors import DataError
-from ..grid import TokenGrid, top_mean
+from ..grid import TokenGrid
 from ..learn.synthetic import with_defect
 from ..model.cascade import (
     Gallery,
@@ -25,9 +25,9 @@ from ..model.cascade import (
     one_hot_words,
     resized,
 )
-from .base import Detection, Picture, check_least, check_windows
+from .base import Picture, check_least, check_windows
 from .learned import EVERYWHERE
-from .tokens import TokenDetector
+from .memory import MemoryDetector
 from .training import seeded, train
 
 WORDS = 12
@@ -35,10 +35,9 @@ SAMPLE = 20_000  # tokens that words are learned from
 RATE, DECAY = 1e-3, 1e-2
 BATCH, ROUND = 4, 20  # views of a training step; steps after which the state is kept
 NORMAL, DEFECT = 0.02, 0.3  # a patch that is covered by less is normal, by more a defect, between neither
-HIGHEST = 0.005  # share of a map whose mean is the image's score: 512 pixels of 320²
 
 
-class CPR(TokenDetector):
+class CPR(MemoryDetector):
     """One-class detector: an image is compared with the normal images that are likest it, patch by patch in small windows.
 
     Parameters
@@ -61,7 +60,7 @@ class CPR(TokenDetector):
     """
 
     name = "cpr"
-    needs_normal = True
+    highest = 0.005  # 512 pixels of 320²
     reach = EVERYWHERE
 
     def __init__(
@@ -80,10 +79,6 @@ class CPR(TokenDetector):
         check_least(0, steps=steps)
         self.retrieved, self.window, self.steps = retrieved, window, steps
         self.views, self.max_patches = views, max_patches
-
-    @property
-    def is_ready(self) -> bool:
-        return self.memory is not None
 
     def remember(self, tensors: dict[str, Tensor]) -> Gallery:
         return Gallery(tensors, self.retrieved, self.window)
@@ -106,28 +101,9 @@ class CPR(TokenDetector):
         self.restore({**learned, "patches": torch.stack(patches)})
         return self
 
-    def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps of least distances to the images retrieved, and the means of their highest 0.5 %."""
-        gallery = self._gallery()
-        for grid in self.reader(images):
-            yield self._detection(gallery, grid)
-
-    def held_out(self, normal_images: Iterable[Picture], places: Sequence[int]) -> Iterator[Detection] | None:
-        """See `Detector`: compared with the other images; the metric has learned from it among these."""
-        gallery = self._gallery()
-        if len(gallery.owner) < 2:
-            return None
-        grids = zip(self.reader(normal_images), places, strict=True)
-        return (self._detection(gallery, grid, without=place) for grid, place in grids)
-
-    def _gallery(self) -> Gallery:
-        if not isinstance(self.memory, Gallery):
-            raise DataError("CPR was not fitted: give it normal images first.")
-        return self.memory
-
-    def _detection(self, gallery: Gallery, grid: TokenGrid, without: int | None = None) -> Detection:
-        values = self.to_map(gallery.scores(grid.blocks, without), grid)
-        return Detection(values, top_mean(values, HIGHEST))
+    def scores(self, memory: Gallery, grid: TokenGrid, without: int | None = None) -> Tensor:
+        """Least distances to the images retrieved; the metric has learned from the image `without` among these."""
+        return memory.scores(grid.blocks, without)
 
     def _held(self, normal_images: Iterable[Picture]) -> tuple[list[Picture], Tensor, Tensor]:
         """A random sample of the images: themselves, their tokens (N, L, h, w, C) float16 on one grid, their places (N,)."""

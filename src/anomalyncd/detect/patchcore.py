@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -15,15 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import DataError
-from ..grid import TokenGrid, top_mean
-from .base import Detection, Picture, check_least, check_windows
-from .tokens import TokenDetector, neighbourhood
+from ..grid import TokenGrid
+from .base import Picture, check_least, check_windows
+from .memory import MemoryDetector
+from .tokens import neighbourhood
 
 QUERIES = 1024  # patches compared with the bank in one matrix product
 CANDIDATES = 256  # rows that the next ones of a greedy coreset are looked for among
 
 
-class PatchCore(TokenDetector):
+class PatchCore(MemoryDetector):
     """One-class detector on patch tokens of intermediate blocks.
 
     Parameters
@@ -47,7 +48,6 @@ class PatchCore(TokenDetector):
     """
 
     name = "patchcore"
-    needs_normal = True
 
     def __init__(
         self,
@@ -63,10 +63,6 @@ class PatchCore(TokenDetector):
         check_least(1, bank_size=bank_size, pool_size=pool_size, rotations=rotations)
         self.radius, self.bank_size, self.pool_size, self.rotations = radius, bank_size, pool_size, rotations
         self.reach = radius // 2
-
-    @property
-    def is_ready(self) -> bool:
-        return self.memory is not None
 
     def remember(self, tensors: dict[str, Tensor]) -> PatchBank:
         return PatchBank(tensors["bank"], self.radius, tensors["owner"])
@@ -84,29 +80,27 @@ class PatchCore(TokenDetector):
         self.restore({"bank": features[kept], "owner": owner[kept]})
         return self
 
-    def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps of distances to the nearest patch of the bank, and the means of their highest 1 %."""
-        bank = self._bank()
-        for grid in self.reader(images):
-            yield self._detection(bank, grid)
+    def scores(self, memory: PatchBank, grid: TokenGrid, without: int | None = None) -> Tensor:
+        """Distances to the nearest patch of the bank."""
+        return memory.nearest(locally_aware(grid.blocks, self.radius), without)[0]
 
-    def held_out(self, normal_images: Iterable[Picture], places: Sequence[int]) -> Iterator[Detection] | None:
-        """See `Detector`: distances to the nearest patch of another image; None where the bank has only one image's."""
-        bank = self._bank()
-        if len(bank.owner.unique()) < 2:
-            return None
-        grids = zip(self.reader(normal_images), places, strict=True)
-        return (self._detection(bank, grid, without=place) for grid, place in grids)
-
-    def _bank(self) -> PatchBank:
-        if not isinstance(self.memory, PatchBank):
+    def learn_more(self, normal_images: Iterable[Picture]) -> None:
+        """Add patches of more normal images to the bank: those that it has nothing like, at most a quarter of its size."""
+        bank, pool = self.memory, RandomPool(self.pool_size, self.seed)
+        if not isinstance(bank, PatchBank):
             raise DataError("PatchCore was not fitted: give it normal images first.")
-        return self.memory
-
-    def _detection(self, bank: PatchBank, grid: TokenGrid, without: int | None = None) -> Detection:
-        distances, _ = bank.nearest(locally_aware(grid.blocks, self.radius), without)
-        values = self.to_map(distances, grid)
-        return Detection(values, top_mean(values))
+        first = int(bank.owner.max()) + 1
+        turned = (turned for image in normal_images for turned in turns(image, self.rotations))
+        for index, grid in enumerate(self.reader(turned)):
+            pool.add(locally_aware(grid.blocks, self.radius), first + index // self.rotations)
+        features, owner = pool.take()
+        if not len(features):
+            raise DataError("expected normal images to learn from, and there is none that can be read.")
+        far = bank.nearest(features.float().to(bank.rows.device))[0].cpu()
+        kept = far.argsort(descending=True)[: max(self.bank_size // 4, 1)].sort().values
+        known = {"bank": bank.bank.cpu(), "owner": bank.owner.cpu()}
+        more = {"bank": features.cpu()[kept], "owner": owner[kept]}
+        self.restore({name: torch.cat([known[name], more[name]]) for name in known})
 
 
 def locally_aware(blocks: Tensor, radius: int) -> Tensor:

@@ -5,7 +5,7 @@ The network that refines the paper's maps with synthetic defects is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 import torch
@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import DataError
-from ..grid import TokenGrid, top_mean
+from ..grid import TokenGrid
 from ..model.cascade import places
 from ..model.places import AT_ONCE, PLACES, NormalPlaces, features, nearest_words, neighbour_net, principal_axes
-from .base import Detection, Picture, check_least, check_windows
+from .base import Picture, check_least, check_windows
 from .learned import EVERYWHERE
+from .memory import MemoryDetector
 from .patchcore import greedy_coreset
-from .tokens import TokenDetector
 from .training import seeded, train
 
 WIDTH = 64  # numbers that a patch has for the network that looks at neighbours
@@ -27,7 +27,7 @@ BATCH = 4  # images of a training step, about as many patches as the paper's 2,0
 RATE = 1e-3
 
 
-class PNI(TokenDetector):
+class PNI(MemoryDetector):
     """One-class detector: PatchCore's distance, but only to elements of the bank that are likely at this place.
 
     Parameters
@@ -52,7 +52,6 @@ class PNI(TokenDetector):
     """
 
     name = "pni"
-    needs_normal = True
     reach = EVERYWHERE
 
     def __init__(
@@ -73,10 +72,6 @@ class PNI(TokenDetector):
         check_least(0, near=near)
         self.bank_size, self.kinds, self.window, self.near = bank_size, kinds, window, near
         self.epochs, self.max_patches = epochs, max_patches
-
-    @property
-    def is_ready(self) -> bool:
-        return self.memory is not None
 
     def remember(self, tensors: dict[str, Tensor]) -> NormalPlaces:
         return NormalPlaces(tensors, self.window, self.near)
@@ -103,28 +98,9 @@ class PNI(TokenDetector):
         self.memory = memory
         return self
 
-    def detect(self, images: Iterable[Picture]) -> Iterator[Detection]:
-        """Maps of −log p, the mean of both ways, and the means of their highest 1 %."""
-        memory = self._memory()
-        for grid in self.reader(images):
-            yield self._detection(memory, grid)
-
-    def held_out(self, normal_images: Iterable[Picture], places: Sequence[int]) -> Iterator[Detection] | None:
-        """See `Detector`: elements and histogram without those of the image; the network has seen it among the others."""
-        memory = self._memory()
-        if len(memory.owner.unique()) < 2:
-            return None
-        grids = zip(self.reader(normal_images), places, strict=True)
-        return (self._detection(memory, grid, without=place) for grid, place in grids)
-
-    def _memory(self) -> NormalPlaces:
-        if not isinstance(self.memory, NormalPlaces):
-            raise DataError("PNI was not fitted: give it normal images first.")
-        return self.memory
-
-    def _detection(self, memory: NormalPlaces, grid: TokenGrid, without: int | None = None) -> Detection:
-        values = self.to_map(memory.scores(grid.blocks, without), grid)
-        return Detection(values, top_mean(values))
+    def scores(self, memory: NormalPlaces, grid: TokenGrid, without: int | None = None) -> Tensor:
+        """−log p, the mean of both ways; the network has seen the image `without` among the others."""
+        return memory.scores(grid.blocks, without)
 
     def _held(self, normal_images: Iterable[Picture]) -> tuple[list[Tensor], list[int]]:
         """Features (h, w, D) float16 of the images, and the place of each among all."""
