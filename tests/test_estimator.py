@@ -16,7 +16,7 @@ import anomalyncd
 from anomalyncd import AnomalyNCD, AnomalyNCDError, MEBin
 from anomalyncd.data.gather import gather
 from anomalyncd.demo import iter_line
-from anomalyncd.errors import DataError, RunError, SettingsError
+from anomalyncd.errors import DataError, RunError, SettingsError, WrongTypeError
 from anomalyncd.run import store
 
 TINY: dict[str, Any] = {"backbone": "tiny", "features": {"views": 2}, "learn": {"epochs": 3}}
@@ -497,3 +497,14 @@ def test_the_detector_is_chosen_by_what_is_given(line: Line) -> None:
 
 def test_only_public_names_are_shown() -> None:
     assert sorted(dir(anomalyncd)) == sorted([*anomalyncd.__all__, "__version__"])
+
+
+@pytest.mark.parametrize("name", ["preset", "n_classes", "backbone"])
+def test_arrays_in_the_place_of_words_are_told(name: str) -> None:
+    with pytest.raises(SettingsError):
+        AnomalyNCD(**{"n_classes": 3, name: np.zeros((4, 4))})._config()
+
+
+def test_a_detector_of_a_wrong_kind_is_told() -> None:
+    with pytest.raises(WrongTypeError, match="detector: expected a name or a detector, but got ndarray"):
+        AnomalyNCD(3).fit("images", detector=np.zeros(3))

@@ -167,6 +167,11 @@ class Config(Section):
         "auto", description="of the frozen trunk; auto: bfloat16 on a GPU that has it, else float32"
     )
     batch_size: int = Field(16, ge=1, description="pictures in one pass of the frozen trunk")
+    ignore: list[list[list[tuple[float, float]]]] = Field(
+        default_factory=list,
+        description="parts of the picture in which nothing is looked for: shapes of rings of points (x, y) in shares of its "
+        "sides; `--ignore` reads them from a mask or from polygons",
+    )
     detect: DetectConfig = DetectConfig()
     binarize: BinarizeConfig = BinarizeConfig()
     crop: CropConfig = CropConfig()
@@ -260,6 +265,8 @@ def make_config(*layers: Mapping[str, Any], preset: str | None = None) -> Config
     5
     """
     check_amount(layers)
+    if not isinstance(preset, str | None):
+        raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, but got {preset!r}.")
     chosen = preset or next((layer["preset"] for layer in reversed(layers) if layer.get("preset")), "fast")
     if not isinstance(chosen, str) or chosen not in PRESETS:
         raise SettingsError(f"preset must be one of {', '.join(PRESETS)}, but got {chosen!r}.")

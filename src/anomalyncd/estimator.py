@@ -20,6 +20,9 @@ from .discovery.fit import discover
 from .discovery.model import DiscoveryModel
 from .discovery.update import Update, update_run
 from .errors import DataError, RunError, SettingsError, WrongTypeError
+from .guide.copies import copies
+from .guide.suggest import Suggestions, suggest
+from .known.given import KnownKinds, gather_known
 from .model.device import choose_device
 from .paths import path_of, resolved
 from .progress import Silent
@@ -124,6 +127,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         detector: str | Detector | None = None,
         normal: Sources | Dataset | None = None,
         normal_maps: Sources | None = None,
+        known: KnownKinds | None = None,
         run: str | Path | None = None,
         force: bool = False,
     ) -> AnomalyNCD:
@@ -141,10 +145,15 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         normal : images of normal products for a detector that needs them: a folder, paths or arrays
         normal_maps : with `maps`, how the same detector sees normal products: one map for each image of `normal`, or maps
             alone. They tell how normal images score, and so how likely a finding is a false alarm
+        known : labels of some images of the product: a folder of class folders, a table with the columns `image` and
+            `label`, a reviewed run, or image id → class. These classes keep their names, and others are found beside them;
+            "good", "normal" and "ok" are examples of false alarms
         run : folder that keeps every stage, so that a second call goes on where the first one ended
         force : learn classes anew even where people named or corrected those of the run; a copy of that is kept in it
         """
         made = detector if isinstance(detector, Detector) else None
+        if made is None and not isinstance(detector, str | None):
+            raise WrongTypeError(f"detector: expected a name or a detector, but got {type(detector).__name__}.")
         name = f"{type(made).__module__}:{type(made).__qualname__}" if made else detector
         if maps is None and masks is None and not (isinstance(images, Dataset) and not images.is_bare):
             name = name or self._config().detect.name
@@ -174,7 +183,12 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             logging_to(folder.place(LOG), progress, "AnomalyNCD.fit") as log,
         ):
             found = discover(
-                Stages(folder, config, log), dataset, base=labelled, normal=normal_images.samples, detector=made
+                Stages(folder, config, log),
+                dataset,
+                base=labelled,
+                normal=normal_images.samples,
+                detector=made,
+                known=gather_known(known, dataset),
             )
             if folder.kept:
                 log.warn(f"classes were learned anew. What people had done to those of before is kept in {folder.kept}")
@@ -201,18 +215,36 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """For callers that take the results of images a few at a time; bare : images come without maps and masks."""
         return self._fitted.predictor(bare=bare, progress=self._progress)
 
-    def update(self, images: Sources | Dataset, *, maps: Sources | None = None, masks: Sources | None = None) -> Update:
+    def update(
+        self,
+        images: Sources | Dataset,
+        *,
+        maps: Sources | None = None,
+        masks: Sources | None = None,
+        known: KnownKinds | None = None,
+    ) -> Update:
         """Take new images in: known classes keep their numbers, unknown regions that are alike become new classes.
 
-        Arguments as in `predict`. Afterwards `labels_` and all else are those of the old and the new images.
+        Arguments as in `predict`, and labels of new images, or of those of the run, as in `fit`. Afterwards `labels_`
+        and all else are those of the old and the new images.
         """
         run = self._fitted
         dataset = run.gather(images, maps, masks)
         dataset.check_outside(run.path)
         with logging_to(run.folder.place(LOG), self._progress, "AnomalyNCD.update") as progress:
-            found = update_run(run.path, dataset, progress, device=self.device)
+            found = update_run(run.path, dataset, progress, known=known, device=self.device)
         self._set(FinishedRun(run.path, device=self.device))
         return found
+
+    def suggest(self, n: int = 5) -> Suggestions:
+        """What a person should look at next: n regions (rows of `regions_`), and classes that may be one or two."""
+        return suggest(self._fitted, n)
+
+    def copies(self) -> list[list[str]]:
+        """Groups of images that are copies of each other, or shots of the same part; empty where the run cannot tell."""
+        store = self._fitted.store
+        groups = [] if store.scenes is None else copies(store.scenes)
+        return [[store.images[place].id for place in group] for group in groups]
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the whole run to a folder, in the place of a run that may be there.
@@ -251,7 +283,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _config(self, *chosen: Mapping[str, Any]) -> Config:
         number = isinstance(self.n_classes, int | np.integer) and not isinstance(self.n_classes, bool)
-        if not number and self.n_classes != "auto":
+        if not number and not (isinstance(self.n_classes, str) and self.n_classes == "auto"):
             raise SettingsError(
                 f'n_classes must be a whole number, the normal class counted, or "auto", but got {self.n_classes!r}.'
             )
@@ -259,7 +291,8 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             "n_classes": int(self.n_classes) if number else "auto",
             **{name: getattr(self, name) for name in ("has_normal", "random_state", "device")},
         }
-        backbone = {"model": {"backbone": self.backbone}} if self.backbone else {}
+        named = self.backbone is not None and not (isinstance(self.backbone, str) and not self.backbone)
+        backbone = {"model": {"backbone": self.backbone}} if named else {}
         return make_config(self.settings, own, backbone, *chosen, preset=self.preset)
 
     @property

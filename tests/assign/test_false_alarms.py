@@ -285,3 +285,8 @@ def test_normal_scores_stay_where_groups_of_the_run_overlap():
     assert shifted(NORMAL, run) == NORMAL
     assert shifted(NORMAL, rng.normal(0.54, 0.03, 40)) == NORMAL
     assert shifted(NORMAL, []) == NORMAL
+
+
+def test_scores_that_happen_to_be_equal_have_a_hundredth_of_their_mean_as_spread() -> None:
+    known = NormalScores.fit([-4.0] * 10)
+    assert known is not None and (known.mean, known.spread) == (-4.0, pytest.approx(0.04))

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.cluster.hierarchy import linkage
 
+from anomalyncd.assign import new_kinds
 from anomalyncd.assign.new_kinds import _is_kind, open_classes
 
 WIDTH = 60
@@ -95,3 +97,15 @@ def test_three_of_four_must_be_more_like_each_other_than_like_anything_known(ali
     members = np.stack([far + 0.1 * np.eye(WIDTH)[5 + i] if i < alike else near for i in range(4)]).astype(np.float32)
     members /= np.linalg.norm(members, axis=1, keepdims=True)
     assert _is_kind(members, known, widest=0.5) is is_kind
+
+
+def test_new_ones_are_suspects_from_where_a_fifth_of_the_known_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    suspects: list[int] = []
+
+    def counted(rows: np.ndarray, *given: Any, **named: Any) -> np.ndarray:
+        suspects.append(len(rows))
+        return linkage(rows, *given, **named)
+
+    monkeypatch.setattr(new_kinds, "linkage", counted)
+    opened([0] * 400, [0] * 400)
+    assert suspects[0] / 400 == pytest.approx(0.2, abs=0.06)

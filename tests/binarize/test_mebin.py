@@ -343,3 +343,11 @@ def test_levels_are_right_on_both_sides_of_every_threshold(n_thresholds: int) ->
     scaled = (np.maximum(values, low) - low) / (high - low) * np.float32(255)
     wanted = (scaled[..., None] > thresholds).sum(axis=-1)
     assert (count_regions(values, float(low), float(high), thresholds, 0)[1] == wanted).all()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rule": np.array([["a", "b"]])}, {"has_normal": np.zeros((2, 2))}, {"has_normal": "yes"}]
+)
+def test_settings_of_a_wrong_kind_are_told(settings: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match="must be"):
+        MEBin(**settings)

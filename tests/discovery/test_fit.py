@@ -11,12 +11,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 
+from anomalyncd.discovery.fit import _warn_of_results
 from anomalyncd.errors import BadFileError, RunError
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.progress import Advance, Silent
@@ -329,3 +332,15 @@ def test_the_log_is_appended_to(line: Path, tmp_path: Path) -> None:
     fit(line, tmp_path / "run")
     log = (tmp_path / "run/run.log").read_text()
     assert log.count("AnomalyNCD.fit") == 2 and log.count("finished in") == 2 and "learning: " in log
+
+
+def test_classes_without_images_are_named_but_normal_is_none_of_them() -> None:
+    warned: list[str] = []
+    progress = SimpleNamespace(warn=warned.append)
+    model = SimpleNamespace(classes=np.arange(3), names={0: "normal", 1: "dent", 2: "hole"}, false_alarms=None)
+    result = SimpleNamespace(labels=np.array([2, 2]), regions=pd.DataFrame({"region": [0]}))
+    _warn_of_results(model, result, progress)  # type: ignore[arg-type]
+    assert len(warned) == 1 and warned[0].startswith("dent: no image is of this class")
+    result.regions = result.regions[:0]
+    _warn_of_results(model, result, progress)  # type: ignore[arg-type]
+    assert len(warned) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -125,3 +126,17 @@ def test_corrections_outlive_the_same_call(line: Path, tmp_path: Path) -> None:
     assert images(run).set_index("image").loc[row.image, "class_name"] == "odd"
     with pytest.raises(RunError, match=r"names of classes \(odd\), classes that were corrected"):
         fit(line, run, "masks", "auto", most_classes=5)
+
+
+def test_the_weakest_kind_is_normal_however_many_regions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_normal_kind", lambda *given: None)
+    kinds = np.array([0, 1, 1, 1, 1, 1, 2])
+    renumbered: list[list[int]] = []
+    classifier = SimpleNamespace(
+        cosines=lambda parts: np.eye(3)[kinds], n_base=0, renumber=lambda order: renumbered.append(order.tolist())
+    )
+    strength = np.where(kinds == 1, 0.3, 0.9)  # together more than one of the others
+    novel = SimpleNamespace(parts={}, regions=[SimpleNamespace(score=score) for score in strength])
+    model = SimpleNamespace(classifier=classifier, n_region_classes=3)
+    module._put_normal_first(model, novel, np.arange(7))  # type: ignore[arg-type]
+    assert renumbered == [[1, 0, 2]]

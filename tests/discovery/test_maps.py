@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -19,6 +21,8 @@ from anomalyncd.cli import app
 from anomalyncd.data.dataset import Sample
 from anomalyncd.demo import make_line
 from anomalyncd.detect import Detector, PatchCore
+from anomalyncd.discovery.maps import _warn_of_overlap
+from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.errors import DataError, RunError
 from anomalyncd.grid import top_mean
 from anomalyncd.run.store import map_names
@@ -296,3 +300,32 @@ def test_names_do_not_choose_the_references(line: Path, tmp_path: Path) -> None:
         maps.append(found if turn == 0 else found[::-1])
     for one, other in zip(*maps, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("detector", [None, "musc"])
+def test_maps_that_are_given_are_taken_also_where_the_run_has_a_detector(
+    detector: str | None, line: Path, tmp_path: Path
+) -> None:
+    model = SimpleNamespace(config=SimpleNamespace(detect=SimpleNamespace(name=detector)))
+    given = DiscoveryModel.gather(model, line / "images", line / "maps")  # type: ignore[arg-type]
+    assert given.has_maps and all(sample.map is not None for sample in given)
+    files = sorted((line / "images").rglob("*.png"))[:2]
+    table = tmp_path / "list.csv"
+    maps = [(line / "maps" / file.relative_to(line / "images")).with_suffix(".tiff") for file in files]
+    maps = [next(place.parent.glob(place.stem + ".*")) for place in maps]
+    table.write_text("image,map\n" + "".join(f"{file},{own}\n" for file, own in zip(files, maps, strict=True)))
+    listed = DiscoveryModel.gather(model, table)  # type: ignore[arg-type]
+    assert listed.has_maps is (detector is None)  # its own detector's maps, where there is one
+    with pytest.raises(DataError, match="either maps") if detector is None else nullcontext():
+        assert DiscoveryModel.gather(model, line / "images").is_bare  # type: ignore[arg-type]
+
+
+def test_a_warning_where_all_images_are_among_the_normal_ones() -> None:
+    def warned(images: list[str], normal: list[str]) -> int:
+        said: list[str] = []
+        given = [[Sample(name, Path(name)) for name in names] for names in (images, normal)]
+        _warn_of_overlap(*given, SimpleNamespace(warn=said.append))  # type: ignore[arg-type]
+        return len(said)
+
+    assert warned(["a.png", "b.png"], ["b.png", "a.png", "c.png"]) == 1
+    assert warned(["a.png", "b.png"], ["b.png"]) == warned(["a.png"], ["b.png"]) == warned(["a.png"], []) == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from anomalyncd.config import make_config
 from anomalyncd.discovery.model import DiscoveryModel
-from anomalyncd.discovery.results import assign
+from anomalyncd.discovery.results import assign, classify_stored
 from anomalyncd.regions.find import Region
 from anomalyncd.regions.records import ImageRecord
 from anomalyncd.run.tables import REGION_COLUMNS
@@ -109,3 +112,20 @@ def test_no_region_and_no_image_at_all() -> None:
     assert found.labels.tolist() == [0, 0] and found.probabilities.tolist() == [[1, 0, 0], [1, 0, 0]]
     assert len(found.regions) == 0 and list(found.regions.columns) == list(REGION_COLUMNS)
     assert run_assign([image(0, error="bad")], [], [], [0, 1, 2]).probabilities.shape == (0, 3)
+
+
+def test_what_is_unknown_or_another_product_is_nothing_to_compare_with() -> None:
+    asked: list[list[bool]] = []
+
+    def product(scenes: object, known: np.ndarray) -> None:
+        asked.append(known.tolist())
+        raise StopIteration  # the rest does not matter here
+
+    model = SimpleNamespace(
+        fit_unknown=lambda features, regions, known: asked.append(known.tolist()), fit_product=product
+    )
+    store = SimpleNamespace(regions=[], scenes=None)
+    flags = {"unknown": np.array([True, False]), "outside": np.array([False, True])}
+    with pytest.raises(StopIteration):
+        classify_stored(model, store, {}, pd.DataFrame(), truth={}, fixed={}, **flags)  # type: ignore[arg-type]
+    assert asked == [[False, True], [True, False]]

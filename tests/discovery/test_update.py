@@ -234,6 +234,17 @@ class Killed(BaseException):
     """Nothing may catch it, as nothing catches SIGKILL."""
 
 
+@on_maps
+def test_how_many_images_a_shard_has_changes_nothing(
+    run: Path, tomorrow: Path, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Path(shutil.copytree(run, tmp_path / "whole"))
+    take_in(whole, tomorrow, given)
+    monkeypatch.setattr(module, "SHARD", 4)
+    take_in(run, tomorrow, given)
+    assert content(run, "*.csv", "masks/*") == content(whole, "*.csv", "masks/*")
+
+
 @pytest.mark.parametrize(
     ("where", "given"),
     [("first shard", "masks"), ("learning", "maps"), ("commit", "maps"), ("half committed", "masks")],

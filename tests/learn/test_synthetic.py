@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import cv2
 import numpy as np
 import pytest
 
@@ -57,3 +58,30 @@ def test_a_defect_is_where_its_mask_is(shape: tuple[int, int]) -> None:
     assert np.median(covered) >= LEAST
     again, _ = with_defect(image, np.random.default_rng(9))
     np.testing.assert_array_equal(again, made)
+
+
+def test_some_defects_are_parts_of_the_image_a_third_farther_on() -> None:
+    image = np.full((120, 210, 3), 30, np.uint8)
+    image[..., 0], image[..., 1] = np.arange(120)[:, None] * 2, np.arange(210)  # the colour tells the place
+    third = image[(np.arange(120) - 40) % 120][:, (np.arange(210) - 70) % 210].astype(float)
+    found = 0
+    for seed in range(60):
+        made, mask = with_defect(image, np.random.default_rng(seed))
+        inner = cv2.erode(mask.astype(np.uint8), np.ones((9, 9), np.uint8)).astype(bool)  # where its edge is not soft
+        if not inner.any() or (made[inner][:, 2] != 30).any():  # a texture has colours of its own
+            continue
+        found += 1
+        shift = (third - image)[inner][:, :2]
+        change = made[inner][:, :2].astype(float) - image[inner][:, :2]
+        opacity = (change * shift).sum() / (shift**2).sum()
+        assert 0.29 <= opacity <= 1.01
+        np.testing.assert_allclose(change, opacity * shift, atol=2)
+    assert found >= 3
+
+
+def test_a_defect_is_within_a_window() -> None:
+    image = np.full((100, 160, 3), 120, np.uint8)
+    for seed in range(60):
+        _, mask = with_defect(image, np.random.default_rng(seed))
+        rows, columns = np.nonzero(mask)
+        assert np.ptp(rows) < 75 and np.ptp(columns) < 120  # half of a side, and a half of that before it

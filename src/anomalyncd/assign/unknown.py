@@ -82,7 +82,10 @@ class UnknownScore:
             tensors[f"unknown.{name}"].astype(np.float32) for name in ("mean", "weights", "reference")
         )
         limit = np.inf if settings["limit"] is None else float(settings["limit"])
-        return cls(mean, weights, reference, tensors["unknown.spread"].astype(np.float64), limit)
+        spread = tensors["unknown.spread"].astype(np.float64)
+        if spread.shape != (len(reference),) or mean.ndim != 2 or weights.shape != (len(mean),):
+            raise ValueError("the arrays of the unknown score do not fit each other")
+        return cls(mean, weights, reference, spread, limit)
 
 
 def fit_unknown(

@@ -60,8 +60,10 @@ class MEBin(Binarizer):
         check_whole_number("n_thresholds", n_thresholds, 1, 255)
         check_whole_number("min_interval", min_interval, 1)
         check_whole_number("erosion", erosion, 0)
-        if rule not in get_args(Rule):
+        if not isinstance(rule, str) or rule not in get_args(Rule):
             raise SettingsError(f"rule must be one of {', '.join(get_args(Rule))}, but got {rule!r}.")
+        if not isinstance(has_normal, bool | np.bool_):
+            raise SettingsError(f"has_normal must be true or false, but got {has_normal!r}.")
         self.n_thresholds = n_thresholds
         self.min_interval = min_interval
         self.erosion = erosion

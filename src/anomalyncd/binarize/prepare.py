@@ -16,6 +16,7 @@ from ..errors import BadFileError, DataError
 from ..grid import top_mean
 from .base import Binarizer, BinarizeResult
 from .fixed import FixedThreshold
+from .ignore import Shapes, without
 from .mebin import MEBin
 from .otsu import Otsu
 
@@ -43,8 +44,10 @@ def restore_binarizer(config: Config, state: Mapping[str, float]) -> Binarizer:
     return binarizer_for(config.binarize, has_normal=config.has_normal).set_state(state)
 
 
-def prepare_map(source: Source, min_size: int) -> FloatMap:
+def prepare_map(source: Source, min_size: int, ignore: Shapes = ()) -> FloatMap:
     """Read a map and enlarge a small one, because erosion would eat it. NaN and infinity stay where they are.
+
+    ignore : parts in which nothing is looked for, see `ignored`: there it is as low as it gets
 
     Examples
     --------
@@ -55,13 +58,14 @@ def prepare_map(source: Source, min_size: int) -> FloatMap:
     if np.isnan(values).all():
         name = "map array" if isinstance(source, np.ndarray) else source
         raise BadFileError(f"{name}: expected an anomaly map, but every pixel is NaN")
+    values = without(values, ignore)
     scale = min_size / max(values.shape)
     if scale <= 1:
         return values
     size = (max(1, round(values.shape[1] * scale)), max(1, round(values.shape[0] * scale)))
     large = cv2.resize(filled(values), size, interpolation=cv2.INTER_LINEAR).astype(np.float32, copy=False)
     nearest = cv2.resize(values, size, interpolation=cv2.INTER_NEAREST)
-    return np.where(np.isfinite(nearest), large, nearest)
+    return without(np.where(np.isfinite(nearest), large, nearest), ignore)
 
 
 def filled(values: FloatMap, high: float = -np.inf) -> FloatMap:
@@ -105,12 +109,12 @@ def _figures(values: FloatMap) -> Figures:
     return score if np.isfinite(score) else None, peak if np.isfinite(peak) else None
 
 
-def map_figures(items: Sequence[Sample], min_size: int) -> list[Figures]:
+def map_figures(items: Sequence[Sample], min_size: int, ignore: Shapes = ()) -> list[Figures]:
     """Score and largest value, in the maps' units, of each map that can be read; None where it is infinite."""
     found = []
     for item in items:
         try:
-            values = prepare_map(item.map, min_size) if item.map is not None else None
+            values = prepare_map(item.map, min_size, ignore) if item.map is not None else None
         except BadFileError:
             continue
         if values is not None:
@@ -124,6 +128,7 @@ def fit_binarizer(
     min_size: int,
     on_map: Callable[[], None] | None = None,
     figures: list[Figures] | None = None,
+    ignore: Shapes = (),
 ) -> Binarizer:
     """Fit the range on all readable maps, one at a time; score and largest value of each are added to `figures`."""
     n_read, reason = 0, ""
@@ -135,7 +140,7 @@ def fit_binarizer(
                 on_map()
             try:
                 if item.map is not None:
-                    values = prepare_map(item.map, min_size)
+                    values = prepare_map(item.map, min_size, ignore)
                     n_read += 1
                     if figures is not None:
                         figures.append(_figures(values))

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from .model import DiscoveryModel
 from .results import assign
 
 Picture = npt.NDArray[np.uint8]
+Needs = Literal["image", "map", "mask"]
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,27 @@ def joined(some: Sequence[Prediction]) -> Prediction:
         _stacked([one.regions for one in some]), _stacked([one.images for one in some]),
         {name: why for one in some for name, why in one.skipped.items()},
     )  # fmt: skip
+
+
+def needs_of(predictor: Predictor) -> Needs:
+    """What must come with each image: nothing else (`image`), a `map` or a `mask`."""
+    if predictor.detector is not None:
+        return "image"
+    return "mask" if predictor.model.binarizer is None else "map"
+
+
+def warm_up(predictor: Predictor) -> None:
+    """Class an image before any client comes: the first takes longest, because compilers and libraries start with it."""
+    binarizer, place = predictor.model.binarizer, (slice(64, 128), slice(64, 128))
+    image = np.full((256, 256, 3), 128, np.uint8)
+    marks = np.full((256, 256), 0 if binarizer is None else binarizer.low_, np.float32)
+    image[place], marks[place] = 255, 1 if binarizer is None else binarizer.high_
+    if binarizer is None:
+        item = Sample("warm", image, mask=marks)
+    else:
+        item = Sample("warm", image, map=None if predictor.detector is not None else marks)
+    for found in predictor.extract([item]):
+        predictor.classify(found)
 
 
 def _stacked(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

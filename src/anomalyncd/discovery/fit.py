@@ -14,21 +14,23 @@ from ..binarize.prepare import binarizer_for, fit_binarizer, map_figures, restor
 from ..data.dataset import Dataset, Sample
 from ..detect import Detector
 from ..errors import DataError, RunError
+from ..known.given import Example, Told, join_known, known_table, warn_of_known
 from ..learn.classifier import FeatureParts
 from ..learn.distributed import process_group
 from ..learn.fit import RegionSet, is_banked
 from ..model.device import choose_device
 from ..progress import Silent
 from ..regions.extract import Extractor
+from ..regions.network import make_encoder
 from ..regions.records import report_files
 from ..run.finished import read_corrections
-from ..run.folder import UPDATE
+from ..run.folder import KNOWN, UPDATE
 from ..run.stages import MAP_FIGURES, Stages
 from ..run.store import RegionStore
-from ..run.tables import manifest, read_names
+from ..run.tables import manifest, read_names, to_csv
 from .learning import learn_classes
 from .maps import make_maps, normal_samples
-from .model import DiscoveryModel, make_encoder
+from .model import DiscoveryModel
 from .results import Assignment, Key, classify_stored
 from .torchrun import labelled_regions
 
@@ -53,6 +55,7 @@ def discover(
     base: Dataset | None = None,
     normal: Sequence[Sample] = (),
     detector: Detector | None = None,
+    known: Sequence[Example] = (),
 ) -> Discovery:
     """Find the regions of all images, learn classes of regions, and merge them into classes of images.
 
@@ -62,10 +65,12 @@ def discover(
     base : labelled defects of other products
     normal : images of normal products: for the detector, or with maps, for how normal ones score
     detector : one made by the caller, instead of the configured one
+    known : labels of some of the images, or of others that are taken in with them
     """
     folder, progress = stages.folder, stages.progress
     _check(stages, dataset)
-    known = _Known(read_names(folder.path), read_corrections(folder.path))  # before another result takes their place
+    dataset, told = join_known(dataset, known)
+    earlier = _Known(read_names(folder.path), read_corrections(folder.path))  # before another result takes their place
     model = DiscoveryModel(stages.config)
     if dataset.is_bare:
         with stages.timed("maps"):
@@ -74,6 +79,8 @@ def discover(
             stages.normal = normal_samples(folder, normal)
     else:
         stages.normal = normal
+    if told.normal:
+        stages.normal = [*stages.normal, *(s for s in dataset if s.id in told.normal and s.map is not None)]
     with stages.timed("range"):
         _fit_range(stages, model, dataset)
     with stages.timed("regions"):
@@ -89,8 +96,8 @@ def discover(
             normal_looks = _describe_normal(stages, model)
     with stages.timed("learning"):
         model, features, fixed = stages.learning(
-            dataset, base, novel, lambda: _learned(stages, novel, known),
-            lambda: _learn(stages, model, novel, labelled, normal_looks),
+            dataset, base, novel, told.key, lambda: _learned(stages, novel, earlier),
+            lambda: _learn(stages, model, novel, labelled, normal_looks, told),
         )  # fmt: skip
     rows = manifest(novel.images, dataset.samples, folder.path)
     result, files = classify_stored(model, novel, features, rows, truth=dataset.truth, fixed=fixed)
@@ -120,8 +127,8 @@ def _fit_range(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> None:
     def fit() -> dict[str, Any]:
         binarizer, figures = binarizer_for(config.binarize, has_normal=config.has_normal), []  # type: ignore[var-annotated]
         with stages.progress.task("Range of the maps", len(dataset)) as advance:
-            fit_binarizer(binarizer, dataset.samples, size, advance, figures)
-        lists = zip(*figures, strict=True), zip(*map_figures(stages.normal, size), strict=True)
+            fit_binarizer(binarizer, dataset.samples, size, advance, figures, config.ignore)
+        lists = zip(*figures, strict=True), zip(*map_figures(stages.normal, size, config.ignore), strict=True)
         (scores, peaks), (normal_scores, normal_peaks) = (list(pair) or [(), ()] for pair in lists)
         return {
             **binarizer.get_state(),
@@ -243,13 +250,21 @@ def _learn(
     novel: RegionStore,
     base: RegionSet | None,
     normal: tuple[np.ndarray, np.ndarray] | None,
+    told: Told,
 ) -> tuple[DiscoveryModel, FeatureParts, dict[Key, int]]:
     """Learn, and keep what was learned; also the features of all regions as the trained network sees them."""
     progress, count = stages.progress, None
     stages.folder.drop_results()  # of a model that was damaged; else they are gone by now
     features: FeatureParts = novel.parts
+    fixed: dict[Key, int] = {}
     if novel.regions:
-        features, count = learn_classes(model, novel, base, normal, progress)
+        marked = told.mark(novel.regions, masked=model.binarizer is None, has_normal=model.config.has_normal)
+        features, count = learn_classes(model, novel, base, normal, progress, marked)
+        if marked is not None:
+            table = known_table(marked, novel.regions, model.learned_classes.tolist(), model.names)
+            warn_of_known(told, table, progress)
+            stages.folder.write_text(KNOWN, to_csv(table))
+            fixed = read_corrections(stages.folder.path)
         if model.is_retrained:
             novel.keep_features(features)
     else:
@@ -258,7 +273,7 @@ def _learn(
         progress.warn("no image has an anomalous region: all of them are normal, and there is nothing to learn.")
     _know(model, features, novel)
     stages.keep_learned(model.pack(), model.classifier.history if model.classifier else (), count)
-    return model, features, {}
+    return model, features, fixed
 
 
 def _know(model: DiscoveryModel, features: FeatureParts, novel: RegionStore) -> None:

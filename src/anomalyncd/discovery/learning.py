@@ -11,15 +11,18 @@ from ..assign.count import CountEstimate, estimate_count
 from ..assign.false_alarms import add_looks
 from ..assign.normal_kind import normal_kind
 from ..config import Config
-from ..learn.classifier import FeatureParts
-from ..learn.cluster import by_size, check_enough, ward_kmeans
+from ..errors import SettingsError
+from ..known.seeded import Marked, count_with_known, robust_clusters
+from ..learn.classifier import Classifier, FeatureParts
+from ..learn.cluster import by_size, centres, check_enough, stable_temperature, ward_kmeans
 from ..learn.distributed import process_group
 from ..learn.features import FeatureSpace
 from ..learn.fit import RegionSet, fit_classifier, is_banked
 from ..progress import Silent
 from ..regions.find import by_content, first_regions, strengths
+from ..regions.network import make_encoder
 from ..run.store import RegionStore
-from .model import DiscoveryModel, make_encoder
+from .model import DiscoveryModel
 from .torchrun import Lesson, settings_for_helpers
 
 Rows = npt.NDArray[np.int64]
@@ -33,6 +36,7 @@ def learn_classes(
     base: RegionSet | None,
     normal: tuple[Floats, Floats] | None,
     progress: Silent,
+    known: Marked | None = None,
 ) -> tuple[FeatureParts, dict[str, Any] | None]:
     """Give a model its classes, from the regions of a run and a base set.
 
@@ -41,6 +45,7 @@ def learn_classes(
     model : is changed
     novel : at least one region
     normal : scores (N,) and looks (N, L, C) of normal images, or None
+    known : labels that were given, see `learn_known`
 
     Returns
     -------
@@ -53,6 +58,8 @@ def learn_classes(
     )
     _add_looks(model, novel, normal)
     used = _witnesses(model, novel, progress)
+    if known is not None and (known.names or known.normal.any()):
+        return novel.parts, _learn_known(model, novel, used, known, progress)
     found = None if len(model.classes) else count_classes(novel.parts, used, config, progress)
     unclear = _is_unclear(model)
     if unclear:  # is one of the kinds no defect?
@@ -71,6 +78,52 @@ def learn_classes(
     features = _encode_again(model, novel, progress) if config.learn.train_last_block else novel.parts
     _number_by_size(model, features, novel)
     return features, count
+
+
+def _learn_known(
+    model: DiscoveryModel, novel: RegionStore, used: Rows, known: Marked, progress: Silent
+) -> dict[str, Any] | None:
+    """Classes around what is known: the known kinds are classes 1 … in the order of their names, behind them the new ones.
+
+    Regions that are known to be normal are no witnesses of defects; where nothing else tells normal from defective, they
+    make the normal class that the others are compared with.
+    """
+    config, learn = model.config, model.config.learn
+    if learn.epochs or learn.train_last_block or model.learns_normal:
+        raise SettingsError(
+            "known kinds (--known) go with classes that are clusters of frozen features: leave learn.epochs, learn.normal, "
+            "crop.no_region and the preset as they are by default."
+        )
+    model.learns_normal = _is_unclear(model) and bool(known.normal.any())
+    kinds = known.kinds + model.learns_normal * (known.kinds >= 0)
+    kinds[known.normal] = 0 if model.learns_normal else -1
+    order = by_content(novel.regions)
+    used = order[(np.isin(order, used) & ~known.normal[order]) | (kinds[order] >= 0)]
+    own = {name: novel.parts[name][used] for name in config.features.weights()}
+    space = FeatureSpace(config.features.weights()).fit(own, center=config.features.center)
+    features, count = space.transform(own), None
+    if not len(model.classes):
+        found = count_classes(novel.parts, used, config, progress)
+        total = count_with_known(features, kinds[used], found.count, config.random_state)
+        model.set_count(max(total + (config.has_normal and not model.learns_normal), 1 + config.has_normal))
+        low, high = min(found.low, total), max(found.high, total)
+        count = {**found.to_json_dict(), "count": total, "low": low, "high": high, "known": len(known.names)}
+        count["normal"] = int(config.has_normal and not model.learns_normal)
+    n_classes = model.n_region_classes
+    if n_classes < len(known.names) + model.learns_normal:
+        raise SettingsError(
+            f"--classes counts all kinds, normal and known ones too: at least {len(known.names) + config.has_normal} for "
+            f"{', '.join(known.names)}, but got {len(model.classes)}."
+        )
+    check_enough(len(used), n_classes)
+    labels, doubtful = robust_clusters(features, kinds[used], n_classes, config.random_state)
+    weight = centres(features, labels, n_classes)
+    weight[~weight.any(axis=1)] = -features[0]  # alike regions make fewer clusters than asked for
+    weight /= np.maximum(np.linalg.norm(weight, axis=1, keepdims=True), 1e-12)
+    model.classifier = Classifier(space, weight, 0, stable_temperature(features, weight, config.random_state))
+    model.names |= dict(enumerate(known.names, start=1))
+    known.suspects.update({int(row): int(seems) for row, seems in zip(used, doubtful, strict=True) if seems >= 0})
+    return count
 
 
 def _add_looks(model: DiscoveryModel, novel: RegionStore, normal: tuple[Floats, Floats] | None) -> None:

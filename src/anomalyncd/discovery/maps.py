@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..binarize.ignore import Shapes, without
 from ..data.dataset import Sample
 from ..data.images import read_image
 from ..detect import Detector, Picture, build_detector
 from ..errors import BadFileError, DataError, RunError
+from ..grid import top_mean
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord, report_files
@@ -62,10 +64,10 @@ def make_maps(
             with stages.timed("fitting"):
                 readable = _fit(made, normal, progress, folder.place(TRAINING))
             with stages.timed("normal images"):
-                _write_held_out(folder, made, readable, progress)
+                _write_held_out(folder, made, readable, progress, stages.config.ignore)
         # A detector that compares the images with each other may take some as references: not those of the first folder.
         order = None if made.needs_normal else content_order(samples)
-        table = write_maps(folder, samples, names, made, progress, order)
+        table = write_maps(folder, samples, names, made, progress, order, stages.config.ignore)
         folder.write_text(MAP_SCORES, to_csv(table))
         save_detector(made, folder)
         folder.remove(TRAINING)
@@ -92,10 +94,12 @@ def write_maps(
     detector: Detector,
     progress: Silent,
     order: Sequence[int] | None = None,
+    ignore: Shapes = (),
 ) -> pd.DataFrame:
     """Write one map for each image, under the names; returns its score, the image's size, or why it could not be read.
 
     order : places in which the detector sees the images, one after the other by default
+    ignore : parts in which nothing is looked for; then the score is `top_mean` of the rest
     """
     records = [ImageRecord(index, sample.id, score=np.nan) for index, sample in enumerate(samples)]
     order = range(len(samples)) if order is None else order
@@ -115,8 +119,9 @@ def write_maps(
         for anomaly_map, score in detector.detect(pictures(advance)):
             if n_maps < len(read):
                 record = read[n_maps]
-                record.score = float(score)
-                folder.write(names[record.index], _npy(anomaly_map))
+                seen = without(anomaly_map, ignore)
+                record.score = top_mean(seen) if ignore else float(score)
+                folder.write(names[record.index], _npy(seen))
             n_maps += 1
     if n_maps != len(read):
         raise DataError(
@@ -138,7 +143,9 @@ def normal_samples(folder: RunFolder, normal: Sequence[Sample]) -> list[Sample]:
     return [replace(sample, map=folder.place(place_of[sample.id])) for sample in normal if sample.id in place_of]
 
 
-def _write_held_out(folder: RunFolder, detector: Detector, fitted: Sequence[Sample], progress: Silent) -> None:
+def _write_held_out(
+    folder: RunFolder, detector: Detector, fitted: Sequence[Sample], progress: Silent, ignore: Shapes
+) -> None:
     """Maps of some of the images that a detector was fitted on, where it can tell what it would say of them unseen."""
     places = sorted(set(np.linspace(0, len(fitted) - 1, min(MOST_HELD_OUT, len(fitted))).round().astype(int).tolist()))
     chosen = [fitted[place] for place in places]
@@ -151,7 +158,7 @@ def _write_held_out(folder: RunFolder, detector: Detector, fitted: Sequence[Samp
         for index, (sample, detection) in enumerate(zip(chosen, found, strict=True)):
             if detection is not None:
                 rows.append((sample.id, f"{NORMAL_MAPS}/{file_stem(index, sample.id)}.npy"))
-                folder.write(rows[-1][1], _npy(detection.map))
+                folder.write(rows[-1][1], _npy(without(detection.map, ignore)))
     table = pd.DataFrame(rows, columns=["image", "map"])
     folder.write_text(NORMAL_TABLE, to_csv(table))
 

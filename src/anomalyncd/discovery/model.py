@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,17 +25,16 @@ from ..data.gather import Sources, gather
 from ..errors import DataError, MissingRunError, RunError
 from ..labels import NORMAL, default_name
 from ..learn.classifier import Classifier, FeatureParts
-from ..learn.features import RegionEncoder, TokenNetwork
+from ..learn.features import TokenNetwork
 from ..regions.extract import Extractor
 from ..regions.find import Region, first_regions, strengths
+from ..regions.network import Say, make_encoder, make_vit
 from ..regions.records import ImageRecord
 from ..run.folder import FORMAT, MODEL_FILE, RunFolder
 from ..run.tables import read_names
 
 if TYPE_CHECKING:  # a model is read, and its exported form runs, without torch
     from ..model.backbone import MaskGuidedViT
-
-Say = Callable[[str], None]  # called with one line before slow steps, such as a download
 
 
 @dataclass
@@ -90,7 +89,6 @@ class DiscoveryModel:
             raise DataError(
                 "give either maps (--maps) or masks (--masks), one for each image; the run has no detector."
             )
-        self.check_maps(dataset)
         return dataset
 
     def check_maps(self, dataset: Dataset) -> None:
@@ -217,6 +215,23 @@ class DiscoveryModel:
             probabilities[scores > 0.5] = np.nan
         return probabilities, scores, chance
 
+    def try_out(self) -> None:
+        """Send a made-up region through all that was learned: arrays that do not fit each other, as a stranger's file may
+        have them, raise here and not in the middle of a run."""
+        if self.classifier is None:
+            return
+        space, weight = self.classifier.space, self.classifier.weight
+        parts = {name: np.ones((1, 1, *mean.shape), np.float16) for name, mean in space.means.items()}
+        right = weight.ndim == 2 and self.classifier.n_classes == self.n_region_classes
+        if not right or any(part.ndim != 4 for part in parts.values()):
+            raise ValueError("its arrays have wrong shapes")
+        if parts.keys() != space.weights.keys():  # a network that was trained takes nothing off
+            return
+        region = Region(box=(0, 0, 1, 1), square=(0, 0, 1), area=1.0, score=1.0)
+        self.recognize(parts, [region], [ImageRecord(0, "")])
+        if self.product is not None:
+            self.product(np.zeros((1, next(iter(parts.values())).shape[-1] + 2), np.float32))
+
     def vit(self, say: Say | None = None) -> MaskGuidedViT:
         """The backbone on its device, with the trained last block; loaded once."""
         if self._vit is None:
@@ -286,6 +301,7 @@ class DiscoveryModel:
                 config, classifier, binarizer, false_alarms, meta["learns_normal"], own_names, classes, unknown,
                 meta["highest"], product,
             )  # fmt: skip
+            model.try_out()
         except RunError:
             raise
         except Exception as error:  # damage shows in many ways, and all mean the same to the user
@@ -295,24 +311,3 @@ class DiscoveryModel:
         if names:
             model.names |= {k: name for k, name in read_names(folder).items() if k in model.names}
         return model
-
-
-def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
-    """The configured backbone on its device."""
-    from ..model.backbone import MaskGuidedViT, load_vit
-    from ..model.device import choose_device
-
-    settings = config.model
-    vit = MaskGuidedViT(
-        load_vit(settings.backbone, file=settings.weights, progress=say), guidance=settings.guidance,
-        guided_blocks=settings.guided_blocks, keep_thin=settings.keep_thin, precision=config.precision,
-    )  # fmt: skip
-    return vit.to(choose_device(config.device)).eval()
-
-
-def make_encoder(network: TokenNetwork, config: Config, *, scenes: bool = False) -> RegionEncoder:
-    """Features as configured; scenes : of whole images too."""
-    return RegionEncoder(
-        network, config.features, input_size=config.model.input_size, image_size=config.model.image_size,
-        batch_size=config.batch_size, train_last_block=config.learn.train_last_block, scenes=scenes,
-    )  # fmt: skip

@@ -16,9 +16,9 @@ from ..config import Config, make_config
 from ..errors import AnomalyNCDError
 from ..learn.distributed import LostProcessError, ProcessGroup, join
 from ..learn.fit import RegionSet, fit_classifier
+from ..regions.network import make_vit
 from ..run.folder import RunFolder
 from ..run.store import RegionStore
-from .model import make_vit
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ from ..assign.new_kinds import open_classes
 from ..checksums import stable_hash
 from ..data.dataset import Dataset, Sample
 from ..errors import DataError
+from ..known.given import KnownKinds, decide, with_known
 from ..labels import UNKNOWN
 from ..progress import Silent
 from ..regions.extract import Extracted, is_readable
@@ -51,7 +52,14 @@ class Update:
     foreign: list[str] = field(default_factory=list)
 
 
-def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, device: str = "auto") -> Update:
+def update_run(
+    run: Path,
+    inputs: Dataset,
+    progress: Silent | None = None,
+    *,
+    known: KnownKinds | None = None,
+    device: str = "auto",
+) -> Update:
     """Take new images into a run.
 
     New regions get classes as `predict` gives them. Those of an unknown kind are grouped; a group of at least
@@ -62,23 +70,28 @@ def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, de
     ----------
     run : folder of a finished run
     inputs : images as `predict` takes them; files that the run holds already are left out
+    known : labels of the images, of those of the run, or of others that are taken in with them
     """
     progress = progress or Silent()
     with RunFolder(run).writing() as folder:
         state = RunState.of(FinishedRun(run, device=device))
         model = state.model
         _check(model, inputs)
-        samples, known = _new_samples(run, state, inputs)
-        if not samples:
-            return Update(0, 0, known, unknown=_n_unknown(state, state.labels))
+        samples, there = _new_samples(run, state, inputs)
+        samples, told = with_known(known, samples, state.manifest, inputs)
+        if not samples and not told.examples:
+            return Update(0, 0, there, unknown=_n_unknown(state, state.labels))
         n_images, before, classes = len(state.store.images), state.labels, set(model.classes.tolist())
         if inputs.is_bare:
             samples = _with_maps(folder, model, n_images, samples, progress)
         store = _extract(folder, model, n_images, samples, progress)
         skipped = report_files(store.images[n_images:], progress)
         larger = _joined(state, store, samples)
-        wanted = _with_new_classes(larger, len(before))
-        files, labels = learn_again(larger, wanted, larger.fixed, model.names)
+        wanted, names = _with_new_classes(larger, len(before)), dict(model.names)
+        if told.examples:
+            found = told.labels(larger.regions, masked=model.binarizer is None)
+            names = decide(found, wanted, larger.fixed, names, model.highest)
+        files, labels = learn_again(larger, wanted, larger.fixed, names)
         folder.commit(
             {**files, STAGES: folder.stages_with(UPDATE, stable_hash([record.id for record in store.images]))}
         )
@@ -92,7 +105,7 @@ def update_run(run: Path, inputs: Dataset, progress: Silent | None = None, *, de
         int(state.outside.sum()) :
     ]
     return Update(
-        len(samples) - len(skipped), len(labels) - len(before), known, opened, _n_unknown(larger, labels), moved,
+        len(samples) - len(skipped), len(labels) - len(before), there, opened, _n_unknown(larger, labels), moved,
         skipped, foreign,
     )  # fmt: skip
 
@@ -143,7 +156,7 @@ def _with_maps(
 ) -> list[Sample]:
     """The samples with maps of the run's own detector, which are kept in the run as those of `discover` are."""
     names = numbered_maps(samples, first)
-    write_maps(folder, samples, names, read_detector(folder.path, model.config), progress)
+    write_maps(folder, samples, names, read_detector(folder.path, model.config), progress, ignore=model.config.ignore)
     return [replace(sample, map=folder.place(name)) for sample, name in zip(samples, names, strict=True)]
 
 

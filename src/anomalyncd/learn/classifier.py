@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import DataError
 from .features import FeatureSpace
 
 FeatureParts = Mapping[str, npt.NDArray[np.floating]]
@@ -40,7 +41,11 @@ class Classifier:
 
     def cosines(self, parts: FeatureParts) -> npt.NDArray[np.float32]:
         """Likeness of regions and classes: name → (R, V, L, C) gives (R, n_base + K), base classes first."""
-        return self.space.transform(parts) @ self.weight.T
+        features = self.space.transform(parts)
+        if features.shape[1:] != self.weight.shape[1:]:
+            wanted, given = self.weight.shape[-1], features.shape[-1]
+            raise DataError(f"{wanted} numbers a region were learned from, but these have {given}.")
+        return features @ self.weight.T
 
     def renumber(self, order: npt.NDArray[np.int64]) -> None:
         """Put the novel classes into another order: the new class k is the old class order[k]."""

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..config import FeatureConfig
-from ..errors import SettingsError
+from ..errors import DataError, SettingsError
 from ..grid import kept_patches, patch_means
 from .views import centre, dihedral
 
@@ -264,7 +264,12 @@ class FeatureSpace:
         """
         joined = []
         for name in (name for name in self.weights if name in parts):
-            blocks = unit(parts[name].astype(np.float32) - self.means.get(name, np.float32(0)))
+            values, mean = parts[name].astype(np.float32), self.means.get(name)
+            if mean is not None and mean.shape != values.shape[-2:]:
+                raise DataError(
+                    f"features.{name}: {mean.shape} numbers a region were learned from, but these have {values.shape[-2:]}."
+                )
+            blocks = unit(values if mean is None else values - mean.astype(np.float32))
             blocks *= np.float32(self.weights[name] / np.sqrt(blocks.shape[-2]))
             joined.append(blocks.reshape(*blocks.shape[:-2], -1))
         return np.concatenate(joined, axis=-1)

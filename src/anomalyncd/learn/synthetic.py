@@ -92,7 +92,7 @@ def with_defect(image: Picture, rng: np.random.Generator) -> tuple[Picture, Flag
         mask = window
     paint = texture(shape, rng)
     if rng.random() < 0.3:  # parts of the image itself in the wrong place
-        paint = np.roll(image, (shape[0] // 3 + top // 3, shape[1] // 3 + left // 3), axis=(0, 1)).astype(np.float32)
+        paint = np.roll(image, (shape[0] // 3, shape[1] // 3), axis=(0, 1)).astype(np.float32)
     opacity = rng.uniform(0.3, 1.0)
     soft = cv2.GaussianBlur(mask.astype(np.float32), (0, 0), 1.0)[..., None] * np.float32(opacity)
     mixed = image * (1 - soft) + paint * soft

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..assign.false_alarms import NEAR, NormalScores
 from ..assign.product import exposure
 from ..binarize.base import Binarizer
+from ..binarize.ignore import ignored
 from ..binarize.prepare import FloatMap, binarize_map, filled, note_on_map, prepare_map
 from ..config import Config
 from ..data.dataset import Sample
@@ -141,13 +142,15 @@ class Extractor:
     ) -> tuple[list[Region], npt.NDArray[np.int32], npt.NDArray[np.bool_] | None, FloatMap | None]:
         """Regions, components, mask (or None), and the map (or None) without NaN and infinity."""
         size = (record.height, record.width)
+        ignore = self.config.ignore
         mask: npt.NDArray[np.bool_] | None = None
         scores: FloatMap | None = None
         values: FloatMap | None = None
         if item.mask is not None:
             mask = read_mask(item.mask)
+            mask = mask & ~ignored(ignore, mask.shape[:2]) if ignore else mask
         elif item.map is not None and self.binarizer is not None:
-            values = prepare_map(item.map, self.config.binarize.min_map_size)
+            values = prepare_map(item.map, self.config.binarize.min_map_size, ignore)
             record.note = note_on_map(values)
             result, scores = binarize_map(self.binarizer, values)
             mask, record.threshold, record.score = result.mask, result.threshold, top_mean(values)
@@ -157,6 +160,7 @@ class Extractor:
                 cut_out = values >= record.threshold
                 mask = kept if (kept := solid(cut_out, self.config.binarize.erosion)).any() else cut_out
             values = filled(values, self.binarizer.high_)
+            mask = mask & ~ignored(ignore, mask.shape[:2]) if ignore else mask
         if self.whole or mask is None or not mask.any():
             normal = self.config.has_normal and scores is None
             if normal:

@@ -1,0 +1,198 @@
+"""Clusters that respect what is known: labelled regions stay in their kinds, and the rest is found around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from scipy.cluster.hierarchy import linkage, to_tree
+from scipy.stats import hypergeom
+
+from ..learn.cluster import MOST_IN_TREE, MOST_STEPS, by_size, centres, check_enough, squared_distances, ward_kmeans
+
+Floats = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+SURPRISE = 0.2  # chance up to which examples on one side of a cluster say that the other side is another kind
+LEAST_SIDE = 3  # regions of such another kind, at least
+NEAREST = 5  # regions that a label is compared with
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What is known of the regions of a run.
+
+    names : of the known kinds of defect, each of which has a region
+    kinds : (R,) int, the known kind of a region, −1 where it is not known
+    normal : (R,) bool, regions that are known to be false alarms
+    suspects : filled by learning: place of a region whose label looks wrong → cluster that it seems to be of
+    """
+
+    names: list[str]
+    kinds: Labels
+    normal: npt.NDArray[np.bool_]
+    suspects: dict[int, int] = field(default_factory=dict)
+
+
+def seeded_clusters(features: Floats, known: Labels, n_clusters: int, seed: int) -> Labels:
+    """Ward's method and then k-means, in which labelled points stay in the clusters of their kinds.
+
+    The examples of a kind are one cluster from the beginning, and two kinds never become one. Of many points all that are
+    labelled, and a random sample of the others, make the tree.
+
+    Parameters
+    ----------
+    features : (R, D) unit vectors
+    known : (R,) int, kind 0 … B−1 of labelled points, −1 for all others; every kind has an example
+    n_clusters : kinds in all, known ones counted
+
+    Returns
+    -------
+    (R,) int: the known kinds first, then the others, the largest first
+
+    Examples
+    --------
+    >>> x = np.float32([[1, 0], [0.9, 0.4], [0, 1], [-1, 0.1]])
+    >>> seeded_clusters(x, np.array([0, -1, 1, -1]), 3, seed=0).tolist()
+    [0, 0, 1, 2]
+    """
+    n_known = int(known.max(initial=-1)) + 1
+    check_enough(len(features), n_clusters)
+    places = np.arange(len(features))
+    if len(features) > MOST_IN_TREE:
+        free = np.flatnonzero(known < 0)
+        room = max(MOST_IN_TREE - (known >= 0).sum(), n_clusters)
+        some = np.random.default_rng(seed).choice(free, min(room, len(free)), replace=False)
+        places = np.sort(np.concatenate([np.flatnonzero(known >= 0), some]))
+    tree = _seeded_ward(features[places], known[places], n_known, n_clusters)
+    start = centres(features[places], tree, n_clusters)
+    labels = np.full(len(features), -1, np.int64)
+    for _ in range(MOST_STEPS):
+        moved = np.where(known >= 0, known, squared_distances(features, start).argmin(axis=1))
+        if (moved == labels).all():
+            break
+        labels = moved
+        own = centres(features, labels, n_clusters)
+        start = np.where(own.any(axis=1, keepdims=True), own, start)  # a cluster without members stays where it is
+    new = labels >= n_known
+    labels[new] = n_known + by_size(labels[new] - n_known, n_clusters - n_known) if new.any() else 0
+    return labels
+
+
+def _seeded_ward(features: Floats, known: Labels, n_known: int, n_clusters: int) -> Labels:
+    """Ward's clusters (R,), those of the known kinds first; see `seeded_clusters`."""
+    free = np.flatnonzero(known < 0)
+    groups = [[*np.flatnonzero(known == kind)] for kind in range(n_known)] + [[place] for place in free]
+    means = np.stack([features[group].mean(axis=0, dtype=np.float64) for group in groups])
+    sizes = np.array([len(group) for group in groups], np.float64)
+    squared = (means**2).sum(axis=1)
+    cost = np.maximum(squared[:, None] + squared - 2 * means @ means.T, 0)
+    cost *= sizes[:, None] * sizes / (sizes[:, None] + sizes)
+    np.fill_diagonal(cost, np.inf)
+    cost[:n_known, :n_known] = np.inf
+    nearest = cost.argmin(axis=1)
+    least = cost[np.arange(len(groups)), nearest]
+    alive = np.ones(len(groups), bool)
+    for _ in range(len(groups) - n_clusters):
+        first = int(least.argmin())
+        a, b = (
+            min(first, int(nearest[first])),
+            max(first, int(nearest[first])),
+        )  # known kinds have the lowest places, and keep them
+        means[a] = (sizes[a] * means[a] + sizes[b] * means[b]) / (sizes[a] + sizes[b])
+        sizes[a] += sizes[b]
+        groups[a] += groups[b]
+        alive[b] = False
+        cost[b], cost[:, b], least[b] = np.inf, np.inf, np.inf
+        row = sizes * sizes[a] / (sizes + sizes[a]) * ((means - means[a]) ** 2).sum(axis=1)
+        row[~alive] = row[a] = np.inf
+        if a < n_known:
+            row[:n_known] = np.inf
+        cost[a], cost[:, a] = row, row
+        stale = np.flatnonzero(alive & ((nearest == a) | (nearest == b)))
+        for place in {a, *stale.tolist()}:
+            nearest[place] = cost[place].argmin()
+            least[place] = cost[place, nearest[place]]
+        nearer = alive & (row < least)
+        nearest[nearer], least[nearer] = a, row[nearer]
+    labels = np.empty(len(features), np.int64)
+    for number, left in enumerate(np.flatnonzero(alive).tolist()):
+        labels[groups[left]] = number
+    return labels
+
+
+def count_with_known(features: Floats, known: Labels, found: int, seed: int) -> int:
+    """How many kinds there are, known ones counted, where `found` were found without a look at any label.
+
+    Of these clusters, the one that holds most examples of a known kind is that kind. A cluster of two known kinds is two. A
+    cluster falls into two by Ward's method; where the examples of its kind lie in one half more often than chance would
+    have it, the other half is a kind of its own.
+
+    Parameters
+    ----------
+    features : (R, D) unit vectors; known : (R,) int as in `seeded_clusters`
+    """
+    n_known = int(known.max(initial=-1)) + 1
+    labels = ward_kmeans(features, min(found, len(features)), seed)
+    home = [int(np.bincount(labels[known == kind]).argmax()) for kind in range(n_known)]
+    count = n_known + len(set(labels.tolist()) - set(home))
+    for kind in range(n_known):
+        rows = np.flatnonzero(labels == home[kind])
+        if home.count(home[kind]) == 1 and _is_half(features[rows], known[rows] == kind):
+            count += 1
+    return min(count, max(len(features), n_known))
+
+
+def _is_half(features: Floats, examples: npt.NDArray[np.bool_]) -> bool:
+    """Whether the examples of a cluster fill one half of it only."""
+    if len(features) < 2 * LEAST_SIDE or (features == features[0]).all():
+        return False
+    side = np.zeros(len(features), bool)
+    side[to_tree(linkage(features.astype(np.float64), "ward")).left.pre_order()] = True
+    for half in (side, ~side):
+        # chance that so many examples, or more, of this cluster lie in the half
+        chance = hypergeom.sf((half & examples).sum() - 1, len(features), half.sum(), examples.sum())
+        if (~half).sum() >= LEAST_SIDE and chance <= SURPRISE:
+            return True
+    return False
+
+
+def suspects(features: Floats, known: Labels, labels: Labels) -> Labels:
+    """(R,) int: the cluster that a labelled point seems to belong to, where that is not its own; −1 for all others.
+
+    It must lie nearer to the middle of another cluster than to that of its own without it, and most of its nearest points
+    must be of other clusters.
+
+    Parameters
+    ----------
+    features : (R, D) unit vectors; known : (R,) int as in `seeded_clusters`; labels : (R,) its result
+    """
+    out = np.full(len(known), -1, np.int64)
+    n = int(labels.max(initial=-1)) + 1
+    sizes = np.bincount(labels, minlength=n)
+    sums = centres(features, labels, n) * sizes[:, None]
+    for place in np.flatnonzero(known >= 0):
+        own, point = labels[place], features[place]
+        middles = sums.copy()
+        middles[own] -= point
+        lengths, others = np.linalg.norm(middles, axis=1), sizes - (np.arange(n) == own)
+        cosines = np.where((lengths > 1e-6) & (others > 0), middles @ point / np.maximum(lengths, 1e-6), -1)
+        cosine_to = features @ point
+        cosine_to[place] = -np.inf
+        near = labels[np.argsort(-cosine_to, kind="stable")[:NEAREST]]
+        if cosines[own] > -1 and cosines.argmax() != own and 2 * (near == own).sum() < len(near):
+            out[place] = cosines.argmax()
+    return out
+
+
+def robust_clusters(features: Floats, known: Labels, n_clusters: int, seed: int) -> tuple[Labels, Labels]:
+    """`seeded_clusters` that learn nothing from labels that look wrong; and these labels, as `suspects` gives them.
+
+    A kind whose every label looks wrong keeps them all: it may be a kind that nobody else has seen.
+    """
+    doubtful = suspects(features, known, seeded_clusters(features, known, n_clusters, seed))
+    for kind in np.unique(known[doubtful >= 0]):
+        if (doubtful[known == kind] >= 0).all():
+            doubtful[known == kind] = -1
+    trusted = np.where(doubtful >= 0, -1, known)
+    return seeded_clusters(features, trusted, n_clusters, seed), doubtful

@@ -1,0 +1,35 @@
+"""The network that looks at regions, as the settings have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..config import Config
+from ..learn.features import RegionEncoder, TokenNetwork
+
+if TYPE_CHECKING:  # an exported run has a network of its own, and no torch
+    from ..model.backbone import MaskGuidedViT
+
+Say = Callable[[str], None]  # called with one line before slow steps, such as a download
+
+
+def make_vit(config: Config, say: Say | None = None) -> MaskGuidedViT:
+    """The configured backbone on its device."""
+    from ..model.backbone import MaskGuidedViT, load_vit
+    from ..model.device import choose_device
+
+    settings = config.model
+    vit = MaskGuidedViT(
+        load_vit(settings.backbone, file=settings.weights, progress=say), guidance=settings.guidance,
+        guided_blocks=settings.guided_blocks, keep_thin=settings.keep_thin, precision=config.precision,
+    )  # fmt: skip
+    return vit.to(choose_device(config.device)).eval()
+
+
+def make_encoder(network: TokenNetwork, config: Config, *, scenes: bool = False) -> RegionEncoder:
+    """Features as configured; scenes : of whole images too."""
+    return RegionEncoder(
+        network, config.features, input_size=config.model.input_size, image_size=config.model.image_size,
+        batch_size=config.batch_size, train_last_block=config.learn.train_last_block, scenes=scenes,
+    )  # fmt: skip

@@ -1,0 +1,123 @@
+"""Clusters around labelled points, counted with them, and labels that look wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anomalyncd.errors import DataError
+from anomalyncd.known.seeded import count_with_known, robust_clusters, seeded_clusters, suspects
+from anomalyncd.learn.cluster import ward
+
+
+def blobs(sizes: list[int], spread: float = 0.15, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors around axes, and which axis each belongs to."""
+    rng = np.random.default_rng(seed)
+    kinds = np.repeat(np.arange(len(sizes)), sizes)
+    x = np.eye(max(len(sizes), 2) + 4)[kinds] + rng.normal(0, spread, (len(kinds), max(len(sizes), 2) + 4))
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32), kinds
+
+
+def slow_ward(x: np.ndarray, known: np.ndarray, n_clusters: int) -> set[frozenset[int]]:
+    """Every pair anew after each step."""
+    groups = [set(np.flatnonzero(known == k).tolist()) for k in range(known.max() + 1)]
+    groups += [{int(place)} for place in np.flatnonzero(known < 0)]
+    kinds: list[int] = [*range(known.max() + 1), *([-1] * int((known < 0).sum()))]
+    while len(groups) > n_clusters:
+        best, pair = np.inf, (0, 0)
+        for a in range(len(groups)):
+            for b in range(a):
+                if kinds[a] >= 0 and kinds[b] >= 0:
+                    continue
+                n, m = len(groups[a]), len(groups[b])
+                gap = x[list(groups[a])].mean(axis=0, dtype=float) - x[list(groups[b])].mean(axis=0, dtype=float)
+                if (cost := n * m / (n + m) * (gap**2).sum()) < best:
+                    best, pair = cost, (a, b)
+        a, b = pair
+        groups[b] |= groups[a]
+        kinds[b] = max(kinds[a], kinds[b])
+        del groups[a], kinds[a]
+    return {frozenset(group) for group in groups}
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=15, deadline=None)
+def test_the_tree_is_wards_with_kinds_that_never_meet(seed: int) -> None:
+    from anomalyncd.known.seeded import _seeded_ward
+
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(14, 3)).astype(np.float32)
+    known = np.full(14, -1)
+    known[rng.permutation(14)[:5]] = [0, 0, 1, 1, 2]
+    labels = _seeded_ward(x, known, 3, 5)
+    assert {frozenset(np.flatnonzero(labels == k).tolist()) for k in range(5)} == slow_ward(x, known, 5)
+    assert all((labels[known == k] == k).all() for k in range(3))
+
+
+def test_without_labels_it_is_ward() -> None:
+    from anomalyncd.known.seeded import _seeded_ward
+
+    x, _ = blobs([9, 7, 5], spread=0.4)
+    ours, theirs = _seeded_ward(x, np.full(21, -1), 0, 4), ward(x, 4)
+    assert len(set(zip(ours.tolist(), theirs.tolist(), strict=True))) == 4
+
+
+def test_labelled_points_stay_and_new_kinds_come_behind_by_size() -> None:
+    x, kinds = blobs([8, 6, 4, 10])
+    known = np.full(len(x), -1)
+    known[[0, 14]] = [1, 0]  # kind 1 is the first blob, kind 0 the third
+    found = seeded_clusters(x, known, 4, seed=0)
+    assert found.tolist() == np.array([1, 3, 0, 2])[kinds].tolist()
+    with pytest.raises(DataError, match="found 2 anomalous regions"):
+        seeded_clusters(x[:2], known[:2], 3, seed=0)
+
+
+def test_many_points_keep_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anomalyncd.known import seeded
+
+    monkeypatch.setattr(seeded, "MOST_IN_TREE", 20)
+    x, kinds = blobs([40, 3, 40])
+    known = np.full(len(x), -1)
+    known[40:42] = 0
+    found = seeded_clusters(x, known, 3, seed=0)
+    assert (found[40:43] == 0).all() and len(set(zip(found.tolist(), kinds.tolist(), strict=True))) == 3
+
+
+def test_labels_split_what_looked_like_one_kind() -> None:
+    x, kinds = blobs([12, 12, 12], spread=0.03)
+    x[kinds == 1] = x[kinds == 0] + 0.35 * x[kinds == 1]  # two kinds that look alike
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    known = np.full(len(x), -1)
+    known[:3] = 0
+    assert count_with_known(x, known, 2, seed=0) == 3, "all examples lie in one half of the cluster"
+    known[[1, 2]], known[[13, 14, 15]] = -1, 0
+    assert count_with_known(x, known, 2, seed=0) == 2, "examples in both halves: one kind"
+    known[[13, 14, 15]] = 1
+    assert count_with_known(x, known, 2, seed=0) == 3, "two known kinds in one cluster"
+    assert count_with_known(x, np.where(known == 0, 0, -1), 3, seed=0) == 3
+
+
+def test_a_tenth_of_wrong_labels_is_found_and_does_no_harm() -> None:
+    x, kinds = blobs([15, 15, 15], spread=0.2)
+    known = np.full(len(x), -1)
+    known[:10], known[15:25] = 0, 1
+    known[[3, 18]] = [1, 0]
+    labels, doubtful = robust_clusters(x, known, 3, seed=0)
+    assert np.flatnonzero(doubtful >= 0).tolist() == [3, 18] and doubtful[[3, 18]].tolist() == [0, 1]
+    assert (labels == kinds).all()
+
+
+def test_a_kind_of_one_odd_example_is_kept() -> None:
+    x, _ = blobs([10, 10])
+    known = np.full(len(x), -1)
+    known[[0, 1, 2, 10]] = [0, 0, 0, 1]
+    x[10] = x[0]
+    labels, doubtful = robust_clusters(x, known, 2, seed=0)
+    assert labels[10] == 1 and (doubtful == -1).all()
+
+
+def test_right_labels_are_not_suspect() -> None:
+    x, kinds = blobs([6, 6])
+    assert (suspects(x, kinds.astype(np.int64), kinds.astype(np.int64)) == -1).all()
