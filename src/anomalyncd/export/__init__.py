@@ -9,14 +9,17 @@ from typing import Any
 from ..errors import DataError, SettingsError
 from ..progress import Silent
 from ..run.finished import FinishedRun
-from . import formats
+from ..run.writer import safe_cells
+from . import boxes, formats
 from .source import Results
 from .target import MARKER, check_outside, whole_folder, write_json
+from .xlsx import check_xlsx, write_xlsx
 
-FORMATS = ("csv", "coco", "labelstudio", "fiftyone", "folders")
+FORMATS = ("csv", "xlsx", "coco", "yolo", "voc", "labelstudio", "fiftyone", "folders")
+COPIES = ("folders", "yolo", "voc")  # those that hold the images themselves
 NETWORKS = ("onnx", "openvino")  # not results but the model, see `networks.export_networks`
 
-__all__ = ["FORMATS", "MARKER", "NETWORKS", "Exported", "check_format", "export_run"]
+__all__ = ["COPIES", "FORMATS", "MARKER", "NETWORKS", "Exported", "check_format", "export_run"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ def export_run(
     *,
     root: Path | None = None,
     link: bool = False,
+    quote: bool = False,
     progress: Silent | None = None,
 ) -> Exported:
     """Write the results of a finished run in another format, whole or not at all.
@@ -59,19 +63,26 @@ def export_run(
     format : one of `FORMATS`
     out : folder to write, `export/<format>` in the run folder by default; new, empty, or an earlier export of this format
     root : for `labelstudio`: the folder that it serves, by default the one above the images' common folder
-    link : for `folders`: links instead of copies
+    link : for `folders`, `yolo` and `voc`: links instead of copies
+    quote : for `csv`: an apostrophe before texts that a spreadsheet would compute
     """
     check_format(format)
     if root is not None and format != "labelstudio":
         raise SettingsError(f"--root says which folder Label Studio serves, so it does not go with --format {format}.")
-    if link and format != "folders":
+    if link and format not in COPIES:
         raise SettingsError(f"--link is about copies of images, so it does not go with --format {format}.")
+    if quote and format != "csv":
+        raise SettingsError(
+            f"--quote-formulas is about the cells of a CSV file, so it does not go with --format {format}."
+        )
+    if format == "xlsx":
+        check_xlsx()
     finished = FinishedRun(run)
     results = Results(finished)
     out = out or run / "export" / format
     check_outside(out, finished)
 
-    needs_file = format in ("labelstudio", "fiftyone", "folders")
+    needs_file = format in ("labelstudio", "fiftyone", *COPIES)
     images = [image for image in results.images if image.file is not None or not needs_file]
     if not images:
         raise DataError(
@@ -88,6 +99,7 @@ def export_run(
     with (progress or Silent()).task("Export", n_steps) as advance, whole_folder(out, format, notes) as folder:
         if format == "csv":
             for name, table in formats.csv(finished).items():
+                table = safe_cells(table) if quote else table
                 table.to_csv(folder / name, index=False, lineterminator="\n", encoding="utf-8")
         elif format == "coco":
             write_json(folder / "annotations.json", formats.coco(results, advance))
@@ -99,9 +111,12 @@ def export_run(
         elif format == "fiftyone":
             for name, content in formats.fiftyone(results, images).items():
                 write_json(folder / name, content)
+        elif format == "xlsx":
+            missing[:] = write_xlsx(folder / "results.xlsx", formats.csv(finished), images, advance)
         else:
-            missing[:] = formats.copy_images(results, images, folder, link, advance)
-    gone = set(missing) if format == "folders" else set()
+            write = {"folders": formats.copy_images, "yolo": boxes.yolo, "voc": boxes.voc}[format]
+            missing[:] = write(results, images, folder, link, advance)
+    gone = set(missing) if format in COPIES else set()
     written = [image for image in images if image.name not in gone]
-    n_regions = len(finished.regions) if format == "csv" else sum(len(image.findings) for image in written)
+    n_regions = len(finished.regions) if format in ("csv", "xlsx") else sum(len(image.findings) for image in written)
     return Exported(out, len(written), n_regions, root, missing, without_file)

@@ -177,7 +177,10 @@ def labelstudio_interface(results: Results) -> str:
 def labelstudio_root(images: Sequence[Image], root: Path | None) -> Path:
     """The folder that Label Studio serves, which shows no file outside; by default the one above the images' common one."""
     files = [image.file for image in images if image.file is not None]
-    root = (root or Path(os.path.commonpath([file.parent for file in files])).parent).absolute()
+    try:
+        root = (root or Path(os.path.commonpath([file.parent for file in files])).parent).absolute()
+    except ValueError as error:
+        raise SettingsError("the images lie on several drives: say with --root which folder is served.") from error
     if outside := [file for file in files if not file.is_relative_to(root)]:
         raise SettingsError(
             f"--root {root}: expected a folder that holds all images, but {len(outside)} of {len(images)} lie outside, "
@@ -235,7 +238,7 @@ def copy_images(
     for image in images:
         place = names[UNKNOWN if image.label == UNKNOWN else image.class_name]
         name = safe_name(image.name, in_folder[place])
-        if image.file is not None and _place(image.file, folder / place / name, link):
+        if image.file is not None and place_image(image.file, folder / place / name, link):
             in_folder[place].add(name.casefold())
         else:
             missing.append(image.name)
@@ -269,7 +272,7 @@ def safe_name(name: str, taken: Collection[str] = ()) -> str:
     return candidate
 
 
-def _place(source: Path, target: Path, link: bool) -> bool:
+def place_image(source: Path, target: Path, link: bool) -> bool:
     """Whether the file is an image, and so was placed; a table that somebody else made may name any other file."""
     if not begins_as_image(source):
         return False

@@ -1,0 +1,266 @@
+"""`anomalyncd day` on a month: how long the page takes to make and to open, its figures against pandas; drift.
+
+python benchmarks/day.py page --rows 100000            30 days; opened in Chromium; figures against pandas; PDF
+python benchmarks/day.py drift --lines 300             false alarms on stable lines; brightness + 10 % over 2,000 images
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pandas as pd
+
+from anomalyncd.day.html import write_day
+from anomalyncd.day.source import read_table
+from anomalyncd.demo import make_line
+from anomalyncd.watch.drift import BLOCK, RATE, REFERENCE, STREAMS, WINDOW, DriftMonitor
+
+NAMES = {
+    1: "scratch",
+    2: "hole",
+    3: "dent",
+    4: "stain",
+    5: "crack, long",
+    6: "print missing",
+    7: "class 7",
+    -1: "unknown",
+}
+TOGETHER = 10  # images
+SHARES = (0.022, 0.013, 0.009, 0.006, 0.004, 0.003, 0.001, 0.004)
+
+
+def write_month(folder: Path, rows: int, seed: int = 0) -> Path:
+    """A table as `watch` writes it, of 30 days; on the last day scratches are commoner from ten to twelve, at camera B."""
+    rng = np.random.default_rng(seed)
+    seconds = np.sort(rng.uniform(0, 30 * 86_400, rows))
+    times = pd.Timestamp("2026-10-20") + pd.to_timedelta(seconds, unit="s")
+    labels = rng.choice([0, *NAMES], rows, p=[1 - sum(SHARES), *SHARES])
+    camera = rng.choice(["cameraA", "cameraB"], rows)
+    late = (times >= times[-1].normalize() + pd.Timedelta(hours=10)) & (
+        times < times[-1].normalize() + pd.Timedelta(hours=12)
+    )
+    labels[late & (camera == "cameraB") & (rng.random(rows) < 0.15)] = 1
+    (folder / "files").mkdir(parents=True)
+    for label in NAMES:
+        image = rng.integers(90, 110, (240, 320, 3), dtype=np.uint8)
+        cv2.circle(image, (160 + 12 * label, 120), 30, (40 * (label % 6), 60, 220), -1)
+        cv2.imwrite(str(folder / "files" / f"{label}.png"), image)
+    defective = labels != 0
+    images = pd.DataFrame(
+        {
+            "seq": np.arange(1, rows + 1),
+            "id": [f"{k:032x}" for k in range(rows)],
+            "time": times.strftime("%Y-%m-%dT%H:%M:%S.000+01:00"),
+            "image": [f"{name}/{k:06d}.png" for k, name in enumerate(camera)],
+            "file": [str(folder / "files" / f"{label}.png") for label in labels],
+            "status": "ok",
+            "message": "",
+            "width": 320,
+            "height": 240,
+            "label": labels,
+            "class_name": [NAMES.get(label, "normal") for label in labels.tolist()],
+            "probability": rng.uniform(0.5, 1, rows).round(6),
+            "score": rng.gamma(4, 0.1, rows).round(6),
+            "brightness": rng.normal(120, 4, rows).round(3),
+            "contrast": rng.normal(30, 2, rows).round(3),
+            "foreign": rng.beta(2, 8, rows).round(6),
+            "lot": [f"L{int(s // 28_800):03d}" for s in seconds],
+            "model": "0123456789ab",
+        }
+    )
+    n = int(defective.sum())
+    regions = images.loc[defective, ["seq", "image", "label", "class_name"]].assign(
+        region=0, x=rng.integers(0, 200, n), y=rng.integers(0, 150, n), width=40, height=40,
+        area=rng.lognormal(6, 0.6, n).round(2),
+    )  # fmt: skip
+    table = folder / "line1.csv"
+    images.to_csv(table, index=False)
+    regions.to_csv(folder / "line1_regions.csv", index=False)
+    return table
+
+
+def page(rows: int, keep: Path | None) -> list[str]:
+    """Make the page of a month's last day, open it, and count again with pandas alone."""
+    problems = []
+    with tempfile.TemporaryDirectory() as place:
+        table = write_month(Path(place), rows)
+        started = time.perf_counter()
+        read = read_table(table)
+        figures = write_day(read, Path(place) / "day.html", by=["lot"], pdf=Path(place) / "day.pdf")
+        made = time.perf_counter() - started
+        problems += against_pandas(table, figures)
+        html = Path(place) / "day.html"
+        print(f"  {rows} rows over 30 days: page and PDF made in {made:.1f} s, {html.stat().st_size / 1e6:.2f} MB")
+        seconds = opened(html, keep)
+        print("  no Chromium: not opened" if seconds is None else f"  opened in Chromium in {seconds:.2f} s")
+        if seconds is not None and seconds > 2:
+            problems.append(f"opens in {seconds:.2f} s")
+        if keep is not None:
+            for name in ("day.html", "day.pdf"):
+                shutil.copy(Path(place) / name, keep / name)
+    return problems
+
+
+def against_pandas(table: Path, figures: object) -> list[str]:
+    """The figures of the page, computed again in other words."""
+    images, regions = pd.read_csv(table), pd.read_csv(table.with_name("line1_regions.csv"))
+    images["day"] = images["time"].str[:10]
+    images["hour"] = images["time"].str[11:13] + ":00"
+    today = images[images["day"] == images["day"].max()]
+    defects = today[today["label"] != 0]
+    wrong = []
+
+    def same(what: str, found: object, expected: object) -> None:
+        if found != expected:
+            wrong.append(f"{what}: {found} is not pandas' {expected}")
+
+    same("images", figures.n_images, len(today))
+    same("defects", figures.n_defects, len(defects))
+    same(
+        "kinds",
+        {k.look.name: k.count for k in figures.kinds if k.count},
+        defects["class_name"].value_counts().to_dict(),
+    )
+    own = regions[regions["seq"].isin(today["seq"])].groupby("class_name")["area"].sum()
+    areas = (own / own.sum()).round(9).to_dict()
+    same("areas", {k.look.name: round(k.area, 9) for k in figures.kinds if k.count}, areas)
+    for grouping in figures.groupings:
+        key = {"folder": today["image"].str.split("/").str[0], "hour": today["hour"], "lot": today["lot"]}.get(
+            grouping.by
+        )
+        if grouping.by == "day":
+            sizes, shares = (
+                images.groupby("day").size(),
+                images.assign(d=images["label"] != 0).groupby("day")["d"].mean(),
+            )
+        elif key is not None:
+            sizes, shares = today.groupby(key).size(), today.assign(d=today["label"] != 0).groupby(key)["d"].mean()
+        else:
+            continue
+        same(f"sizes by {grouping.by}", dict(zip(grouping.names, grouping.sizes, strict=True)), sizes.to_dict())
+        same(f"shares by {grouping.by}", grouping.defects.shares.round(12).tolist(), shares.round(12).tolist())
+        p = (shares * sizes).sum() / sizes.sum()
+        high = (p + 3 * (p * (1 - p) / sizes) ** 0.5).clip(0, 1)
+        same(f"limits by {grouping.by}", grouping.defects.high.round(12).tolist(), high.round(12).tolist())
+    print(f"  {len(figures.groupings)} groupings, {len(figures.kinds)} kinds: {len(wrong)} figures differ from pandas'")
+    return wrong
+
+
+def opened(html: Path, keep: Path | None) -> float | None:
+    """Seconds from nothing to a page that is drawn, the best of three; None where there is no Chromium."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        return None
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as drive:
+        browser = drive.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        with closing(browser):
+            best = 1e9
+            for scheme in ("light", "dark", "light"):
+                tab = browser.new_page(color_scheme=scheme, viewport={"width": 1280, "height": 900})
+                said: list[str] = []
+                tab.on("console", lambda message, said=said: said.append(message.text))
+                started = time.perf_counter()
+                tab.goto(html.as_uri(), wait_until="load")
+                tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+                best = min(best, time.perf_counter() - started)
+                assert not said, said
+                if keep is not None:
+                    tab.screenshot(path=str(keep / f"day-{scheme}.png"), full_page=True)
+                tab.close()
+    return best
+
+
+def drift(lines: int) -> list[str]:
+    """How often a stable line is reported, and when a light that grows by 10 % is, beside the false alarms of its images."""
+    rng, problems = np.random.default_rng(0), []
+    windows = reported = 0
+    for _ in range(lines):
+        monitor = DriftMonitor()
+        values = np.stack(
+            [rng.gamma(4, 0.1, 5000), rng.normal(120, 4, 5000), rng.normal(30, 2, 5000), rng.beta(2, 8, 5000)], 1
+        )
+        for start in range(0, 5000, BLOCK * WINDOW):
+            found = [
+                s
+                for row in values[start : start + BLOCK * WINDOW]
+                for s in monitor.add(dict(zip(STREAMS, row, strict=True)))
+            ]
+            windows += start >= BLOCK * REFERENCE
+            reported += bool(found)
+    rate = reported / windows
+    print(f"  stable lines: {reported} of {windows} windows reported, {100 * rate:.2f} %; promised {100 * RATE:.0f} %")
+    if not RATE / 2 <= rate <= 2 * RATE:
+        problems.append(f"a rate of {rate:.4f} is not within a factor of two of {RATE}")
+    return problems
+
+
+def brighter() -> list[str]:
+    """Normal images of the demo line, whose light grows by 10 % over 2,000 of them, through a detector of a run."""
+    from anomalyncd import AnomalyNCD
+    from anomalyncd.data.dataset import Sample
+    from anomalyncd.watch.classing import light
+
+    rng = np.random.default_rng(1)
+    with tempfile.TemporaryDirectory() as place:
+        line = make_line(
+            Path(place) / "line", n_per_class=8, n_normal=40, n_combined=0, size=96, kinds=["hole", "scratch"]
+        )
+        good = [cv2.imread(str(path))[..., ::-1] for path in sorted((line / "images" / "good").iterdir())]
+        model = AnomalyNCD(3, backbone="tiny", detect={"settings": {"size": 64, "map_size": 64}}, learn={"epochs": 4})
+        model.fit(line / "images", detector="patchcore", normal=line / "images" / "good", run=Path(place) / "run")
+        predictor, monitor = model.run_.predictor(), DriftMonitor()
+        n_stable, n_growing, first, names, alarms = 1400, 2000, None, "", []
+        for start in range(0, n_stable + n_growing, TOGETHER):
+            images = []
+            for k in range(start, start + TOGETHER):
+                factor = 1 + 0.1 * max(0, k - n_stable) / n_growing
+                base = good[int(rng.integers(len(good)))].astype(np.float32) * rng.normal(1, 0.02) * factor
+                image = np.clip(base + rng.normal(0, 2, base.shape), 0, 255).astype(np.uint8)
+                images.append(np.ascontiguousarray(image[:, :: rng.choice([-1, 1])]))
+            samples = [Sample(str(k), image) for k, image in enumerate(images)]
+            for found in predictor.extract(samples):
+                rows = predictor.classify(found).images.to_dict("records")
+                for record, row in zip(found.images, rows, strict=True):
+                    alarms.append(row["label"] != 0)
+                    figures = dict(zip(("brightness", "contrast"), light(images[int(record.id)]), strict=True))
+                    figures |= {"foreign": row["foreign"]} | ({} if alarms[-1] else {"score": record.score})
+                    shifts = monitor.add(figures)
+                    if shifts and len(alarms) > n_stable and first is None:
+                        first, names = len(alarms) - n_stable, ", ".join(shift.stream for shift in shifts)
+    before, window = np.mean(alarms[:n_stable]), 200
+    rates = [np.mean(alarms[n_stable + s : n_stable + s + window]) for s in range(0, n_growing, window)]
+    doubled = next((window * (k + 1) for k, rate in enumerate(rates) if rate > 2 * max(before, 1 / window)), None)
+    course = " ".join(f"{100 * rate:.1f}" for rate in rates)
+    print(f"  brighter by 10 % over {n_growing} images: reported after {first} ({names or 'never'})")
+    print(f"  false alarms {100 * before:.1f} % before, by 200 images {course} %: doubled after {doubled}")
+    in_time = first is not None and (doubled is None or first <= doubled)
+    return [] if in_time else [f"reported after {first}, doubled after {doubled}"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("page", "drift", "brighter"))
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--lines", type=int, default=300)
+    parser.add_argument("--keep", type=Path, help="page: folder for the page, the PDF and pictures of the screen")
+    given = parser.parse_args()
+    tries = {"page": lambda: page(given.rows, given.keep), "drift": lambda: drift(given.lines), "brighter": brighter}
+    problems = tries[given.what]()
+    for problem in problems:
+        print(f"FAILED: {problem}")
+    print("failed" if problems else "all as promised")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

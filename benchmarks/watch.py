@@ -1,0 +1,438 @@
+"""`anomalyncd watch` on bad days: kills, half-written and replaced files, a full disk, a dead receiver; latency and memory.
+
+    python benchmarks/watch.py kills --images 2000 --kills 20   each content once in the table, at a webhook and by MQTT
+    python benchmarks/watch.py disk                             a disk that is full for a while, a receiver that is away
+    python benchmarks/watch.py latency --images 300             from the moment a file is closed to its row
+    python benchmarks/watch.py memory --images 10000            of the process, over many images
+
+Needs Linux. `kills` needs mosquitto (Debian: apt-get install mosquitto); where there is none it leaves MQTT out and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from faults.disk import small_disk
+from faults.scenes import recipes, small_line
+from faults.server import ForkServer
+
+TOPIC = "line/defects"
+PACE = ("--every", 0.1, "--settle", 0.4, "--quiet")
+SIDE = 64
+
+
+def picture(rng: np.random.Generator) -> bytes:
+    """A PNG that no other is equal to; every second one has a bright spot."""
+    image = rng.integers(90, 110, (SIDE, SIDE, 3), dtype=np.uint8)
+    if rng.random() < 0.5:
+        y, x, height, width = *rng.integers(4, 30, 2), *rng.integers(6, 30, 2)
+        image[y : y + height, x : x + width] = rng.integers(150, 255, 3)
+    return cv2.imencode(".png", image)[1].tobytes()
+
+
+def id_of(name: str, content: bytes) -> str:
+    """As docs/every-day.md tells it: of the name and the content."""
+    return hashlib.sha256(f"{name}\0{hashlib.sha256(content).hexdigest()}".encode()).hexdigest()[:32]
+
+
+@dataclass
+class Receiver:
+    """What was delivered: id → how often."""
+
+    taken: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+
+    @property
+    def again(self) -> int:
+        """Deliveries of what was there already, which the id tells."""
+        return sum(self.taken.values()) - len(self.taken)
+
+
+@contextlib.contextmanager
+def webhook(rng: np.random.Generator, trouble: float = 0.0) -> Iterator[tuple[Receiver, str]]:
+    """A real HTTP server; trouble : share of requests that get a 503, and as many that are taken but not answered."""
+    receiver, lock = Receiver(), threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            with lock:
+                draw = rng.random()
+                if draw < trouble:
+                    receiver.refused += 1
+                else:
+                    key = self.headers["Idempotency-Key"]
+                    assert json.loads(body)["id"] == key
+                    receiver.taken[key] += 1
+            if trouble <= draw < 2 * trouble:
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return
+            self.send_response(503 if draw < trouble else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_: None  # clients are killed all the time
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield receiver, f"http://127.0.0.1:{server.server_port}/defects"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def broker(work: Path) -> Iterator[tuple[Receiver, str] | None]:
+    """A real mosquitto on loopback with a subscriber; None where it is not installed."""
+    program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        yield None
+        return
+    from paho.mqtt.client import Client
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = work / "mosquitto.conf"
+    settings.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n")
+    process = subprocess.Popen([program, "-c", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    receiver = Receiver()
+    client = Client(CallbackAPIVersion.VERSION2)
+    client.on_connect = lambda *_: client.subscribe(TOPIC, qos=2)
+    client.on_message = lambda _client, _data, message: receiver.taken.update([json.loads(message.payload)["id"]])
+    try:
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                client.connect("127.0.0.1", port)
+                break
+            time.sleep(0.1)
+        client.loop_start()
+        yield receiver, f"mqtt://127.0.0.1:{port}/{TOPIC}"
+    finally:
+        client.disconnect()
+        client.loop_stop()
+        process.terminate()
+        process.wait(30)
+
+
+class Line:
+    """Writes images into a folder, in a thread: in any order and pace, half at first, under another name, over each other.
+
+    A file is replaced only once its content is in the table: one that is gone before it was whole for long enough is
+    seen by nobody, and need not be.
+    """
+
+    def __init__(self, folder: Path, count: int, rng: np.random.Generator, table: Path, pause: float) -> None:
+        self.folder, self.count, self.rng, self.table, self.pause = folder, count, rng, table, pause
+        self.expected: dict[str, str] = {}  # id → name
+        self.kinds: Counter[str] = Counter()
+        self.done = threading.Event()
+        folder.mkdir(parents=True)
+        threading.Thread(target=self._write, daemon=True).start()
+
+    def _write(self) -> None:
+        rng, left = self.rng, self.count
+        names = [f"{'' if k % 3 else f'camera{k % 2}/'}{k:05d}.png" for k in rng.permutation(self.count)]
+        written: dict[str, str] = {}  # name → id of its content
+        halves: list[tuple[float, Path, bytes]] = []
+        while left or halves:
+            for place in [k for k, (when, _, _) in enumerate(halves) if time.monotonic() > when][::-1]:
+                _, path, rest = halves.pop(place)
+                with path.open("ab") as file:
+                    file.write(rest)
+            if not left:
+                time.sleep(0.05)
+                continue
+            content, kind = (
+                picture(rng),
+                str(rng.choice(["plain", "renamed", "half", "replaced"], p=[0.4, 0.2, 0.2, 0.2])),
+            )
+            name = names[left - 1]
+            if kind == "replaced":
+                there = self._in_table(written)
+                name = str(rng.choice(there)) if there else name
+                kind = kind if there else "plain"
+            path = self.folder / name
+            path.parent.mkdir(exist_ok=True)
+            if kind in ("renamed", "replaced"):
+                hidden = path.with_name(f".{path.name}.part")
+                hidden.write_bytes(content)
+                hidden.rename(path)
+            elif kind == "half":
+                cut = int(rng.integers(1, len(content)))
+                path.write_bytes(content[:cut])
+                halves.append((time.monotonic() + float(rng.exponential(1.0)), path, content[cut:]))
+            else:
+                path.write_bytes(content)
+            self.expected[id_of(name, content)] = name
+            if kind != "half":
+                written[name] = id_of(name, content)
+            self.kinds[kind] += 1
+            left -= 1
+            time.sleep(float(rng.exponential(self.pause)))
+        self.done.set()
+
+    def _in_table(self, written: dict[str, str]) -> list[str]:
+        if not written or not self.table.exists():
+            return []
+        ids = {row["id"] for row in rows_of(self.table)}
+        return [name for name, id in written.items() if id in ids][-200:]
+
+
+def rows_of(table: Path) -> list[dict[str, str]]:
+    """Whole lines of a CSV that may be growing."""
+    text = table.read_text()
+    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+
+
+def kills(server: ForkServer, run: Path, work: Path, images: int, n_kills: int, seed: int, pause: float) -> list[str]:
+    """Kill `watch` again and again while files arrive; returns what went wrong, a line each."""
+    rng = np.random.default_rng(seed)
+    table, folder, problems, killed = work / "table.csv", work / "arriving", [], 0
+    with webhook(np.random.default_rng(seed + 1), 0.02) as (hooked, url), broker(work) as mqtt:
+        line = Line(folder, images, rng, table, pause)
+        command = ["watch", run, folder, "--out", table, "--webhook", url, *PACE]
+        if mqtt is None:
+            print("  no mosquitto is installed: MQTT was not tried")
+        else:
+            command += ["--mqtt", mqtt[1]]
+        started = time.perf_counter()
+        while killed < n_kills or not line.done.is_set():
+            share = len(line.expected) / images
+            wait = images * pause / n_kills
+            limit = float(rng.uniform(0.5, 1.5) * max(wait, 2.0)) if killed < n_kills else 20.0
+            ended = server.run(*command, kill_after=limit)
+            killed += ended.killed and share < 1
+            if not ended.killed:
+                problems.append(f"ended by itself: {ended.problem or ended.output}")
+                break
+            if share >= 1 and line.done.is_set():
+                break
+        ended = server.run(*command, "--once", limit=1200)
+        if ended.code:
+            problems.append(f"the last call: {ended.problem or ended.output}")
+        seconds = time.perf_counter() - started
+        time.sleep(1.0)
+        rows, regions = rows_of(table), Counter(row["seq"] for row in rows_of(work / "table_regions.csv"))
+        places = [("table", Counter(row["id"] for row in rows)), ("webhook", hooked.taken)]
+        places += [] if mqtt is None else [("MQTT", mqtt[0].taken)]
+        for name, taken in places:
+            missing, surplus = line.expected.keys() - taken.keys(), taken.keys() - line.expected.keys()
+            problems += [f"{name}: {len(missing)} contents missing"] * bool(missing)
+            problems += [f"{name}: {len(surplus)} contents that were never written whole"] * bool(surplus)
+        twice = [id for id, count in places[0][1].items() if count > 1]
+        problems += [f"table: {len(twice)} contents twice"] * bool(twice)
+        problems += [f"unreadable: {row['image']}" for row in rows if row["status"] != "ok"][:3]
+        if [int(row["seq"]) for row in rows] != list(range(1, len(rows) + 1)):
+            problems.append("table: numbers are not 1, 2, 3 …")
+        wrong = [row["image"] for row in rows if regions[row["seq"]] != int(row["n_regions"] or 0)]
+        problems += [f"regions: {len(wrong)} images with more or fewer than they have"] * bool(wrong)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in line.kinds.items())
+        print(f"  {images} contents ({kinds}), {killed} kills, {seconds:.0f} s: {len(rows)} rows", flush=True)
+        print(f"  webhook: {len(hooked.taken)} ids, {hooked.again} sent again, {hooked.refused} refused at first")
+        if mqtt is not None:
+            print(f"  MQTT: {len(mqtt[0].taken)} ids, {mqtt[0].again} sent again")
+    return problems
+
+
+def disk(
+    server: ForkServer,
+    run: Path,
+    work: Path,
+    images: int,
+    seed: int,
+    seconds: float = 25,
+    kinds: Sequence[str] = ("csv", "sqlite"),
+) -> list[str]:
+    """Fill the disk of the table under `watch`, and take the receiver away; make room, bring it back."""
+    rng, problems = np.random.default_rng(seed), []
+    folder = work / "full"
+    folder.mkdir()
+    expected = {}
+    for k in range(images):
+        content = picture(rng)
+        (folder / f"{k:04d}.png").write_bytes(content)
+        expected[id_of(f"{k:04d}.png", content)] = k
+    for kind in kinds:
+        with small_disk(work / f"disk-{kind}") as small, socket.create_server(("127.0.0.1", 0)) as nobody:
+            table = small.path / f"table.{kind}"
+            dead = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
+            nobody.close()
+            small.limit(200_000)
+            watching = ["watch", run, folder, "--out", table, *PACE]
+            first = server.run(*watching, "--webhook", dead, kill_after=seconds)
+            told = [line for line in first.output.splitlines() if "full" in line or "space" in line or "I/O" in line]
+            stuck = rows_in(table)
+            if not first.killed or len(stuck) == images:
+                problems.append(f"{kind}: no full disk was met: {first.output[-300:]}")
+            # The same again, but now somebody makes room while it runs.
+            timer = threading.Timer(seconds, small.limit, [100_000_000])
+            timer.start()
+            second = server.run(*watching, "--webhook", dead, "--once", limit=600)
+            timer.join()
+            with webhook(rng) as (hooked, url):
+                last = server.run(*watching, "--webhook", url, "--once", limit=600)
+            found = rows_in(table)
+            print(
+                f"  {kind}: {len(stuck)} of {images} rows until the disk was full ({told[0][:90] if told else 'not told'}),"
+            )
+            print(f"    {len(found)} after, {len(set(found))} different; webhook {len(hooked.taken)}")
+            if second.code or last.code or sorted(found) != sorted(expected) or hooked.taken.keys() != expected.keys():
+                problems.append(f"{kind}: {second.output[-300:]} {last.output[-300:]}")
+    return problems
+
+
+def rows_in(table: Path) -> list[str]:
+    """Ids in a table."""
+    if not table.exists():
+        return []
+    if table.suffix == ".csv":
+        return [row["id"] for row in rows_of(table)]
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(table)) as db, contextlib.suppress(sqlite3.OperationalError):
+        return [id for (id,) in db.execute("SELECT id FROM images")]
+    return []  # just made
+
+
+@contextlib.contextmanager
+def watching(*command: object) -> Iterator[subprocess.Popen[bytes]]:
+    """`watch` as a process of its own, ended by a signal."""
+    arguments = [sys.executable, "-m", "anomalyncd", "watch", *map(str, command)]
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(120)
+
+
+def latency(run: Path, work: Path, images: int, seed: int) -> list[str]:
+    """Write one file after the other and see when its row is there; beside it, what the network needs for it."""
+    from anomalyncd.data.dataset import Sample
+    from anomalyncd.data.images import read_image
+    from anomalyncd.run.finished import FinishedRun
+
+    rng, folder, table = np.random.default_rng(seed), work / "arriving", work / "table.sqlite"
+    folder.mkdir()
+    closed: dict[str, float] = {}
+    with watching(run, folder, "--out", table, "--quiet"):
+        for k in range(images + 1):
+            name = f"{k:05d}.png"
+            (folder / name).write_bytes(picture(rng))
+            closed[name] = time.time()
+            while k == 0 and not rows_in(table):  # the first waits for the process to start
+                time.sleep(0.1)
+            time.sleep(float(rng.exponential(0.3)))
+        while len(rows_in(table)) < images + 1:
+            time.sleep(0.2)
+    import sqlite3
+    from datetime import datetime
+
+    with contextlib.closing(sqlite3.connect(table)) as db:
+        times = dict(db.execute("SELECT image, time FROM images"))
+    del closed["00000.png"]
+    waits = np.array([datetime.fromisoformat(times[name]).timestamp() - when for name, when in closed.items()])
+    predictor, own = FinishedRun(run).predictor(), []
+    for path in sorted(folder.iterdir())[:50]:
+        started = time.perf_counter()
+        for found in predictor.extract([Sample("one", read_image(path))]):
+            predictor.classify(found)
+        own.append(time.perf_counter() - started)
+    print(f"  {images} images, one after the other: closed → row p50 {np.percentile(waits, 50):.2f} s, "
+          f"p99 {np.percentile(waits, 99):.2f} s; network and all for one image p50 {np.percentile(own, 50):.3f} s, "
+          f"p99 {np.percentile(own, 99):.3f} s; load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    return []
+
+
+def memory(run: Path, work: Path, images: int, seed: int) -> list[str]:
+    """Memory of the process while many images come and are moved away."""
+    rng, folder, table = np.random.default_rng(seed), work / "arriving", work / "table.csv"
+    folder.mkdir()
+    sizes: list[tuple[int, float]] = []
+    with watching(
+        run, folder, "--out", table, "--move", work / "kinds", "--every", 0.1, "--settle", 0, "--quiet"
+    ) as process:
+        written = 0
+        while written < images:
+            waiting = sum(1 for _ in folder.iterdir())
+            for _ in range(min(64 - waiting, images - written)):
+                hidden = folder / f".{written}.png"
+                hidden.write_bytes(picture(rng))
+                hidden.rename(folder / f"{written:06d}.png")
+                written += 1
+            time.sleep(0.2)
+            done = written - waiting
+            if process.poll() is not None:
+                return ["ended by itself"]
+            if done >= (len(sizes) + 1) * images // 10:
+                # Not what libraries have mapped, which the system takes away and gives back as it likes.
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                sizes.append((done, int(status.split("RssAnon:")[1].split()[0]) * 1024 / 1e6))
+                print(f"  {sizes[-1][0]} images: {sizes[-1][1]:.0f} MB", flush=True)
+    growth = sizes[-1][1] - sizes[1][1]
+    return [f"grew by {growth:.0f} MB from the second tenth on"] if growth > 20 else []
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("kills", "disk", "latency", "memory"))
+    parser.add_argument("--images", type=int)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--pause", type=float, default=0.05, help="kills: mean seconds from one file to the next")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    images = given.images or {"kills": 2000, "disk": 150, "latency": 300, "memory": 10_000}[given.what]
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place)
+        line = small_line(work / "line")
+        with ForkServer() as server:
+            recipe = recipes(line)[2]
+            made = server.run(*recipe.command(work / "run"))
+            if made.code:
+                raise SystemExit(made.output)
+            if given.what == "kills":
+                problems = kills(server, work / "run", work, images, given.kills, given.seed, given.pause)
+            elif given.what == "disk":
+                problems = disk(server, work / "run", work, images, given.seed)
+        if given.what == "latency":
+            problems = latency(work / "run", work, images, given.seed)
+        elif given.what == "memory":
+            problems = memory(work / "run", work, images, given.seed)
+    for problem in problems:
+        print(f"FAILED: {problem}")
+    print("failed" if problems else "all as promised")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""One day of a table of `watch` or `predict`, for the shift meeting."""

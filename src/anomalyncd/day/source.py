@@ -1,0 +1,208 @@
+"""Tables of `watch` and `predict`, read for the page of a day: when each image came, of which kind it is, its groups."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ..errors import DataError, MissingDataError, SettingsError
+from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
+from ..paths import path_of
+from ..report.source import COLOURS, NORMAL_COLOUR, SHAPES, UNKNOWN_COLOUR, Look
+
+SQLITE = (".sqlite", ".sqlite3", ".db")
+NEEDED = ("image", "label", "class_name")
+MOST_GROUPS = 60  # of a grouping that is still read by anyone
+OTHER_COLOUR = "#5f6b78"  # what is not this product
+HOURS = (6, 14, 22)
+REGION_COLUMNS = ("image", "label", "class_name", "area")
+
+
+@dataclass(frozen=True)
+class DayTable:
+    """Images that show the product, and what is left out of all shares.
+
+    images : image, label, class_name, time (may be NaT), day (text, "" without a time), is_defect, is_unknown, file, and all
+        other columns of the table
+    regions : of these images; empty where the table has none
+    n_unreadable, n_other : by day, files that could not be read, and images of something else
+    begin : hour at which a day begins
+    """
+
+    path: Path
+    images: pd.DataFrame
+    regions: pd.DataFrame
+    n_unreadable: dict[str, int]
+    n_other: dict[str, int]
+    begin: int = 0
+
+    @property
+    def days(self) -> list[str]:
+        """Days with images, in order; [""] where nothing tells the time."""
+        return sorted(set(self.images["day"]) - {""}) or [""]
+
+
+def read_table(path: Path, *, time: str = "time", begin: int = 0, root: Path | None = None) -> DayTable:
+    """Read a table.
+
+    Parameters
+    ----------
+    path : .csv, .sqlite or .parquet of `watch` or `predict`, or the folder of .parquet files
+    time : column of times, "file" for the time of each file. Where the table has no such column, the files are asked
+    begin : hour at which a day begins
+    root : folder of the images, where names in the table are relative to it and it has no column `file`
+    """
+    images, found = read_frames(path)
+    if missing := [name for name in NEEDED if name not in images]:
+        raise DataError(f"{path}: expected a table of `watch` or `predict` with the columns {', '.join(NEEDED)}, but "
+                        f"{missing[0]} is not there.")  # fmt: skip
+    images = images.assign(file=_files(images, root))
+    images["time"] = _times(images, time, path)
+    shifted = images["time"] - pd.Timedelta(hours=begin)
+    images["day"] = shifted.dt.strftime("%Y-%m-%d").fillna("").astype(str)
+    unreadable = images["status"].ne("ok") if "status" in images else pd.Series(False, index=images.index)
+    numbers = pd.to_numeric(images["label"], errors="coerce")
+    unreadable |= numbers.isna()
+    other = ~unreadable & images["class_name"].eq(NOT_THIS_PRODUCT)
+    n_unreadable, n_other = (
+        {str(day): int(n) for day, n in images.loc[rows, "day"].value_counts().items()} for rows in (unreadable, other)
+    )
+    kept = images[~unreadable & ~other].copy()
+    kept["label"] = numbers[kept.index].astype(int)
+    kept["class_name"] = kept["class_name"].fillna("").astype(str)
+    kept["is_defect"], kept["is_unknown"] = kept["label"] != NORMAL, kept["label"] == UNKNOWN
+    of = "seq" if "seq" in kept and "seq" in found else "image"
+    if len(found):
+        found = found[found[of].isin(kept[of])].merge(kept[[of, "day"]].drop_duplicates(of), on=of, how="left")
+    return DayTable(path, kept.reset_index(drop=True), found.reset_index(drop=True), n_unreadable, n_other, begin)
+
+
+def read_frames(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The tables of images and of regions, the latter without rows where there is none."""
+    kind = path_of(path, "table").suffix.lower()
+    if not path.exists():
+        raise MissingDataError(f"{path}: expected a table of `watch` or `predict`, none found.")
+    try:
+        if path.is_dir():
+            files = sorted(path.glob("*.parquet"))
+            own = [file for file in files if not file.stem.endswith("_regions")]
+            if not own:
+                raise DataError(f"{path}: expected a folder with a .parquet file a day, none found.")
+            beside = [file for file in files if file.stem.endswith("_regions")]
+            return _joined(own), _joined(beside)
+        if kind in SQLITE:
+            # Opened as a file that is read only: a table that `watch` is writing to.
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+                return pd.read_sql("SELECT * FROM images", db), pd.read_sql("SELECT * FROM regions", db)
+        if kind not in (".csv", ".parquet"):
+            raise SettingsError(f"{path}: expected a table that ends in .csv, .sqlite or .parquet.")
+        place = path.with_name(f"{path.stem}_regions{path.suffix}")
+        regions = _read(place) if place.is_file() else pd.DataFrame(columns=list(REGION_COLUMNS))
+        return _read(path), regions
+    except (DataError, SettingsError):
+        raise
+    except (OSError, ValueError, sqlite3.Error, pd.errors.DatabaseError, ImportError) as error:
+        raise DataError(f"{path}: the table cannot be read ({str(error).splitlines()[0]}).") from error
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if path.suffix.lower() == ".parquet":
+        return pd.read_parquet(path)
+    # Names and classes may look like numbers, or like nothing ("NA").
+    texts = dict.fromkeys(("image", "class_name", "classes", "file", "time", "message", "model", "status"), "str")
+    table = pd.read_csv(
+        path, dtype=texts, keep_default_na=False, na_values={"label": [""], "area": [""]}, low_memory=False
+    )
+    return table.apply(_numbers)
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    """Figures as figures: without default gaps, an empty cell makes text of a column."""
+    if column.name in ("image", "class_name", "classes", "file", "time", "message", "model", "status", "id", "sha256"):
+        return column
+    converted = pd.to_numeric(column.replace("", np.nan), errors="coerce")
+    return converted if converted.notna().sum() == column.ne("").sum() else column
+
+
+def _joined(files: Sequence[Path]) -> pd.DataFrame:
+    tables = [pd.read_parquet(file) for file in files]
+    some = [table for table in tables if len(table)]
+    if not some:
+        return tables[0] if tables else pd.DataFrame(columns=list(REGION_COLUMNS))
+    return pd.concat(some, ignore_index=True)
+
+
+def _files(images: pd.DataFrame, root: Path | None) -> pd.Series:
+    """Where each image lies, "" where nothing tells."""
+    if "file" in images:
+        return images["file"].fillna("").astype(str)
+    folder = "" if root is None else f"{root}{os.sep}"
+    names = images["image"].astype(str)
+    if root is None:
+        return names.where(names.map(os.path.isabs), "")
+    return folder + names
+
+
+def _times(images: pd.DataFrame, column: str, path: Path) -> pd.Series:
+    """When each image came, by the clock of the line."""
+    if column != "file" and column in images:
+        texts = images[column].astype(str).str.slice(0, 23)  # as it was there: the offset is of no use to people
+        times = pd.to_datetime(texts, errors="coerce", format="ISO8601")
+        if len(times) and times.isna().all():
+            raise DataError(
+                f"{path}: expected times as 2026-11-18T06:00:00 in the column {column}, but found {texts.iloc[0]!r}."
+            )
+        return times.astype("datetime64[ns]")
+    if column not in ("time", "file"):
+        raise DataError(f"{path}: expected a column {column} with times, but there is none.")
+    return pd.Series([_changed(file) for file in images["file"]], index=images.index, dtype="datetime64[ns]")
+
+
+def _changed(file: str) -> pd.Timestamp:
+    """When a file was written, by the clock of this machine; NaT where it is gone."""
+    try:
+        seconds = os.stat(file).st_mtime if file else None
+    except (OSError, ValueError):
+        seconds = None
+    return pd.NaT if seconds is None else pd.Timestamp.fromtimestamp(seconds)  # type: ignore[return-value]
+
+
+def groups_of(images: pd.DataFrame, by: str, hours: Sequence[int] = HOURS) -> pd.Series:
+    """The group of each image: `hour`, `shift` (that begins at one of `hours`), `day`, `folder`, or a column.
+
+    Examples
+    --------
+    >>> times = pd.to_datetime(["2026-11-18 05:59", "2026-11-18 06:00", "2026-11-18 23:10"])
+    >>> groups_of(pd.DataFrame({"time": times}), "shift").tolist()
+    ['22–06', '06–14', '22–06']
+    """
+    if by in ("hour", "shift"):
+        clock = images["time"].dt.hour
+        if by == "hour":
+            return pd.Series([f"{int(hour):02d}:00" if hour == hour else "" for hour in clock], index=images.index)
+        starts = sorted(hours)
+        names = [f"{start:02d}–{starts[(k + 1) % len(starts)]:02d}" for k, start in enumerate(starts)]
+        places = np.searchsorted(starts, clock.fillna(0), side="right") - 1
+        return pd.Series([names[place] for place in places], index=images.index).where(clock.notna(), "")
+    if by == "day":
+        return images["day"].astype(str)
+    if by in images:  # of its own name, before a meaning that the program gives it
+        return images[by].fillna("").astype(str)
+    if by == "folder":
+        return images["image"].astype(str).str.extract(r"^([^/]+)/", expand=False).fillna("")
+    columns = ", ".join(map(str, images.columns[:8]))
+    raise SettingsError(f"--by {by}: expected hour, shift, day, folder or a column of the table ({columns}, …).")
+
+
+def look_of(label: int, name: str) -> Look:
+    """How a kind is shown, as in the report of a run."""
+    place = max(0, label - 1)
+    colour = {NORMAL: NORMAL_COLOUR, UNKNOWN: UNKNOWN_COLOUR}.get(label, COLOURS[place % len(COLOURS)])
+    return Look(label, name or default_name(label), colour, SHAPES[place % len(SHAPES)], f"kind-{label}")

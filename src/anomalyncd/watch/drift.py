@@ -1,0 +1,143 @@
+"""Whether a line is still what it was: rank tests of the latest images against the first, at a promised false-alarm rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK = 10  # images whose mean counts as one: neighbours on a line are alike
+REFERENCE = 100  # blocks that tell what the line was, so 1,000 images
+WINDOW = 20  # blocks that are tested together, so 200 images
+RATE = 0.01  # share of windows of a stable line in which any stream is reported
+MEANINGS = {  # stream → what it is of, and what may be behind it
+    "score": ("score of normal images", "the product, light or camera changed: false alarms may rise"),
+    "brightness": ("brightness of images", "light or camera changed"),
+    "contrast": ("contrast of images", "light, focus or camera changed"),
+    "foreign": ("distance from the images of the run", "the product or its position changed"),
+}
+STREAMS = tuple(MEANINGS)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A stream that is no more what it was; before, now : medians of the blocks of the reference and of the window."""
+
+    stream: str
+    before: float
+    now: float
+    chance: float
+
+    @property
+    def words(self) -> str:
+        """For people.
+
+        Examples
+        --------
+        >>> Shift("brightness", 120.0, 132.0, 1e-6).words
+        'brightness of images went up, from 120 to 132. See whether light or camera changed.'
+        """
+        what, look = MEANINGS[self.stream]
+        way = "up" if self.now > self.before else "down"
+        return f"{what} went {way}, from {self.before:.4g} to {self.now:.4g}. See whether {look}."
+
+
+@dataclass
+class _Stream:
+    block: list[float] = field(default_factory=list)
+    reference: list[float] = field(default_factory=list)
+    window: list[float] = field(default_factory=list)
+
+
+class DriftMonitor:
+    """Compares windows of the latest images with the first ones, stream by stream.
+
+    On a line that does not change, at most a share `RATE` of windows is reported: each of `STREAMS` has an equal part of
+    it. The test asks nothing of how values are distributed, only that blocks of images follow each other by chance.
+
+    Examples
+    --------
+    >>> rng, monitor = np.random.default_rng(0), DriftMonitor()
+    >>> stable = [monitor.add({"brightness": rng.normal(120, 5)}) for _ in range(3000)]
+    >>> sum(map(len, stable))
+    0
+    >>> darker = [shift for _ in range(400) for shift in monitor.add({"brightness": rng.normal(115, 5)})]
+    >>> darker[0].stream, darker[0].before > 119, darker[0].now < 116
+    ('brightness', True, True)
+    """
+
+    def __init__(self) -> None:
+        self._streams = {name: _Stream() for name in STREAMS}
+        self.shifted: dict[str, Shift] = {}  # streams whose last window was reported
+
+    def add(self, figures: Mapping[str, float | None]) -> list[Shift]:
+        """Take in one image; returns what is to be reported now, which is something only at the end of a window."""
+        found = []
+        for name, stream in self._streams.items():
+            value = figures.get(name)
+            if value is None or not math.isfinite(value):
+                continue
+            stream.block.append(float(value))
+            if len(stream.block) < BLOCK:
+                continue
+            goal = stream.reference if len(stream.reference) < REFERENCE else stream.window
+            goal.append(sum(stream.block) / BLOCK)
+            stream.block = []
+            if len(stream.window) == WINDOW:
+                before, now = np.array(stream.reference), np.array(stream.window)
+                stream.window = []
+                chance = rank_test(before, now)
+                self.shifted.pop(name, None)
+                if chance < RATE / len(STREAMS):
+                    shift = Shift(name, float(np.median(before)), float(np.median(now)), chance)
+                    self.shifted[name] = shift
+                    found.append(shift)
+        return found
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether any stream has its reference."""
+        return any(len(stream.reference) == REFERENCE for stream in self._streams.values())
+
+    def state(self) -> dict[str, Any]:
+        """All of it, for a JSON file."""
+        streams = {name: [stream.block, stream.reference, stream.window] for name, stream in self._streams.items()}
+        return {
+            "streams": streams,
+            "shifted": {name: list(vars(shift).values()) for name, shift in self.shifted.items()},
+        }
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> DriftMonitor:
+        """The inverse of `state`."""
+        monitor = cls()
+        for name, (block, reference, window) in state["streams"].items():
+            monitor._streams[name] = _Stream(list(block), list(reference), list(window))
+        monitor.shifted = {name: Shift(*values) for name, values in state["shifted"].items()}
+        return monitor
+
+
+def rank_test(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
+    """Chance that two samples (n,), (m,) of the same stream differ as much in rank (Mann and Whitney, two-sided).
+
+    By the normal approximation, with ties corrected for.
+
+    Examples
+    --------
+    >>> rank_test(np.arange(20.0), np.arange(20.0)), rank_test(np.arange(20.0), np.arange(20.0) + 30) < 1e-6
+    (1.0, True)
+    """
+    n, m = len(first), len(second)
+    values, counts = np.unique(np.concatenate([first, second]), return_counts=True)
+    below = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    ranks = (below + (counts + 1) / 2)[np.searchsorted(values, second)]
+    total = n + m
+    spread = n * m / 12 * (total + 1 - float((counts**3 - counts).sum()) / (total * (total - 1)))
+    if spread <= 0:  # all values are the same
+        return 1.0
+    difference = abs(float(ranks.sum()) - m * (total + 1) / 2) - 0.5
+    return min(1.0, math.erfc(max(0.0, difference) / math.sqrt(2 * spread)))
