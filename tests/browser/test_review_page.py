@@ -162,6 +162,94 @@ def test_everything_goes_by_keyboard(page: Any, address: str, run: Path, tmp_pat
     until(page, "[...document.querySelectorAll('.card')].every(c => !c.hidden)")
 
 
+class Inputs:
+    """Counts clicks and keys; letters of names are free."""
+
+    def __init__(self, page: Any) -> None:
+        self.page, self.count = page, 0
+
+    def click(self, where: Any) -> None:
+        self.count += 1
+        where.click()
+
+    def press(self, key: str) -> None:
+        self.count += 1
+        self.page.keyboard.press(key)
+
+
+def test_naming_and_correcting_take_few_inputs(page: Any, address: str, run: Path):
+    visit(page, address)
+    labels = [label for label in counts(page) if label > 0]
+    inputs = Inputs(page)
+    for label in labels:  # without waiting for an answer
+        inputs.click(card(page, label).locator(".name"))
+        page.keyboard.type(f"kind number {label}")  # what was there is selected, so it is replaced
+        inputs.press("Enter")
+    until_stored(page, run, len(labels))
+    until(page, "!document.getElementById('undo').disabled")
+    assert inputs.count <= 2 * len(labels)
+    assert {body["name"] for _, body in stored(run)} == {f"kind number {label}" for label in labels}
+
+    inputs = Inputs(page)
+    for place in range(5):
+        inputs.click(card(page, labels[0]).locator(".tile").nth(place))
+    inputs.count += 1
+    page.locator("#target").select_option(str(labels[1]))
+    inputs.click(page.locator("#move"))
+    assert len(until_stored(page, run, len(labels) + 1)[-1][1]["regions"]) == 5 and inputs.count <= 10
+
+
+def test_hints_history_and_closer_looks(page: Any, address: str, run: Path, tmp_path: Path):
+    visit(page, address)
+    start = counts(page)
+    first, second = sorted(label for label in start if label > 0)[:2]
+    card(page, first).locator(".tile").first.drag_to(card(page, second).locator(".tile").first)
+    assert until_stored(page, run, 1)[-1][1]["to"] == second
+    until(page, "!document.getElementById('undo').disabled")
+    card(page, first).locator(".tile").first.click()
+    page.keyboard.press("f")
+    until_stored(page, run, 2)
+    until(page, "!document.getElementById('undo').disabled")
+
+    page.locator("#history").click()
+    page.locator("#history-list li").first.wait_for()
+    assert page.locator("#history-list li").count() == 2
+    page.screenshot(path=tmp_path / "history.png")
+    page.locator("#history-list li").last.get_by_role("button").click()
+    assert [kind for kind, _ in until_stored(page, run, 4)][-2:] == ["undo", "undo"]
+    until(page, "document.getElementById('undo').disabled")
+    assert counts(page) == start
+
+    page.locator("#normal").click()
+    page.locator("#normal-images img").first.wait_for()
+    page.screenshot(path=tmp_path / "normal.png")
+    page.locator("#normal-dialog").get_by_role("button", name="Close").click()
+
+    card(page, first).locator(".tile").first.focus()
+    page.keyboard.press("Enter")
+    until(page, "document.getElementById('view-image').naturalWidth >= 800")
+    page.keyboard.press("+")
+    assert "scale(1.5)" in page.locator("#view-image").get_attribute("style")
+    page.locator("#view-all").check()
+    page.locator("#view-similar").click()
+    page.locator("#similar .tile").first.click()
+    page.locator("#similar .tile").nth(1).click()
+    page.screenshot(path=tmp_path / "similar.png")
+    page.locator("#similar-dialog").get_by_role("button", name="Close").click()
+    page.locator("#view-dialog").get_by_role("button", name="Close").click()
+    assert page.locator("#selected").inner_text() == "2 regions selected"
+    page.locator("#beside").click()
+    assert page.locator("#beside-pictures figure").count() == 2
+    page.screenshot(path=tmp_path / "beside.png")
+    page.locator("#beside-dialog").get_by_role("button", name="Close").click()
+
+    page.locator("#clear").click()
+    page.locator("#surest").select_option("0.5")
+    until(page, "document.querySelectorAll('.tiles[aria-busy]').length === 0")
+    sure = read_csv(run / "regions.csv")["probability"]
+    until(page, f"document.querySelectorAll('main .tile').length === {int((sure <= 0.5).sum())}")
+
+
 def test_two_windows_see_each_other(page: Any, browser: Any, address: str):
     visit(page, address)
     context = browser.new_context()

@@ -69,7 +69,9 @@ def make_run(tmp_path: Path) -> MakeRun:
                 "label": defect.astype(int),
                 "class_name": [NAMES[int(d)] for d in defect],
                 "probability": sure,
+                "classes": defect.astype(int).astype(str),
                 "n_regions": defect.astype(int),
+                "unknown": 0.0,
                 "p_0": np.where(defect, 1 - sure, sure),
                 "p_1": np.where(defect, sure, 1 - sure),
             }

@@ -24,6 +24,7 @@ from anomalyncd.learn.features import FeatureSpace
 from anomalyncd.metrics import evaluate
 from anomalyncd.regions.extract import Extracted
 from anomalyncd.regions.find import Region
+from anomalyncd.regions.records import ImageRecord
 from anomalyncd.report import cards, html, source
 from anomalyncd.report.html import write_report
 from anomalyncd.run.finished import FinishedRun
@@ -106,7 +107,8 @@ def make_run(folder: Path, n_images: int = 9, n_regions: int = 1, **changes: Any
         vectors = space.transform(parts)
         middles = np.stack([vectors[np.array(labels) == k].mean(axis=0) for k in (1, 2) if k in labels])
         model.classifier = Classifier(space, np.resize(middles, (2, middles.shape[1])).astype(np.float32))
-        output.write("tokens/00000.safetensors", _pack(Extracted([], records, parts=parts)))
+        found_images = [ImageRecord(index, row[0]) for index, row in enumerate(images)]
+        output.write("tokens/00000.safetensors", _pack(Extracted(found_images, records, parts=parts)))
     output.write("model.safetensors", model.pack())
     return run
 
@@ -261,6 +263,19 @@ def test_labels_of_none_or_of_some(tmp_path: Path) -> None:
     table["true_label"] = None
     table.to_csv(run / "images.csv", index=False)
     assert "Against the labels" not in report(run).words
+
+
+def test_folders_are_no_truth_unless_one_is_normal(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    table = pd.read_csv(run / "images.csv")
+    table["true_label"] = table["image"].str.split("/").str[0]
+    table.to_csv(run / "images.csv", index=False)
+    page = report(run)
+    assert "By folder" in page.words and "Against the labels" not in page.words and "F1" not in page.text
+    assert "from the folder" in page.text
+    table.loc[0, "true_label"] = "good"
+    table.to_csv(run / "images.csv", index=False)
+    assert "Against the labels" in report(run).words
 
 
 def test_images_in_a_class_of_another_label_are_shown_by_pairs(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from anomalyncd.review import apply as apply_module
 from anomalyncd.run.folder import CLASS_NAMES, CORRECTIONS, REGIONS_TABLE, STAGES, RunFolder
 from anomalyncd.run.tables import read_csv, read_names, to_csv
 
@@ -158,7 +157,7 @@ def test_a_report_that_cannot_be_drawn_is_a_note_on_an_apply_that_was_done(clien
     def broken(*_: Any) -> None:
         raise ValueError("no such colour")
 
-    monkeypatch.setattr(apply_module, "draw_classes", broken)
+    monkeypatch.setattr("anomalyncd.report.classes.draw_classes", broken)
     client.act("merge", **{"from": 3, "into": 2})
     job = apply(client)
     assert job["state"] == "done" and job["message"] == "" and client.state["n_actions"] == 0

@@ -128,6 +128,21 @@ def count_sentence(found: Mapping[str, Any]) -> str:
     return f"{said}; {answers}.{next_finer}"
 
 
+def count_range(found: Mapping[str, Any] | None) -> str:
+    """How far the estimate may be off, in words; empty where it was not estimated or all ways of counting agree.
+
+    Examples
+    --------
+    >>> count_range({"count": 6, "low": 5, "high": 8})
+    ' There may be as few as 5 and as many as 8.'
+    >>> count_range({"count": 6, "low": 6, "high": 6})
+    ''
+    """
+    if found is None or found["low"] == found["high"]:
+        return ""
+    return f" There may be as few as {found['low']} and as many as {found['high']}."
+
+
 def draw_count(run: FinishedRun) -> Path | None:
     """Draw what each way of counting says about the number of kinds, with the choice marked; None where it was given."""
     found = run.count

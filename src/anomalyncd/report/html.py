@@ -13,13 +13,14 @@ import yaml
 
 from .. import __version__
 from ..config import Config, setting_names
+from ..data.dataset import NORMAL_NAMES
 from ..metrics import Evaluation
 from ..progress import Silent
 from ..run.evaluate import evaluate_run
 from ..run.finished import FinishedRun
 from ..run.folder import LOG, REPORT
 from . import cards
-from .classes import count_sentence
+from .classes import count_range, count_sentence
 from .network import make_attention, make_class_map
 from .normal import HEIGHT, TITLE, WIDTH, score_chart
 from .source import Look, ReportSource
@@ -76,8 +77,10 @@ def _render(source: ReportSource, **parts: Any) -> str:
         finished=finished(source.run),
         settings=run_settings(source.run.config),
         evaluation=evaluation(source),
+        is_truth=is_truth(source),
         scores=score_chart(source.run),
         count=None if source.run.count is None else count_sentence(source.run.count),
+        count_range=count_range(source.run.count),
         tree=make_tree(source),
         scores_title=TITLE,
         scores_size=(WIDTH, HEIGHT),
@@ -89,6 +92,15 @@ def evaluation(source: ReportSource) -> Evaluation | None:
     if "true_label" not in source.images or source.images["true_label"].isna().all():
         return None
     return evaluate_run(source.run.path)[0]
+
+
+def is_truth(source: ReportSource) -> bool:
+    """Whether labels are more than names of folders: one is a normal one, or a table gave them."""
+    if "true_label" not in source.images:
+        return False
+    told = source.images[["image", "true_label"]].dropna()
+    folders = told["image"].astype(str).str.split("/").str[0]
+    return bool((told["true_label"].astype(str) != folders).any() or told["true_label"].isin(NORMAL_NAMES).any())
 
 
 def matrix(found: Evaluation, source: ReportSource) -> tuple[list[Look], dict[str, list[tuple[int, float, bool]]]]:

@@ -92,6 +92,14 @@ class ReportSource:
     """
 
     def __init__(self, run: FinishedRun) -> None:
+        for table, columns in (
+            ("images", ("probability", "classes", "n_regions", "unknown")),
+            ("manifest", ("score",)),
+        ):
+            if missing := [column for column in columns if column not in getattr(run, table)]:
+                raise RunError(
+                    f"{run.path / table}.csv: expected the table of a run, but it has no column {missing[0]}."
+                )
         self.run, self.album, self.regions = run, Album(), run.regions
         self.files = run.manifest.drop_duplicates("image").set_index("image")
         self.images = run.images.assign(score=self.files["score"].reindex(run.images["image"]).to_numpy())

@@ -99,6 +99,11 @@ class ActionLog:
         if version not in (0, SCHEMA):
             known = f"schema {version}; this one knows schema {SCHEMA}"
             raise RunError(f"{self.path}: written by an older or newer version of anomalyncd ({known}).")
+        # A view may be a table that never ends, and a trigger runs when something is written.
+        if foreign := database.execute(
+            "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'trigger')"
+        ).fetchone():
+            raise sqlite3.DatabaseError(f"it has a {foreign[0]}, {foreign[1]}")
         if (found := database.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(found)
         # A write-ahead log, put on disk before an action is answered: neither a crash nor a power cut takes it back.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from importlib.resources import files
@@ -22,19 +22,19 @@ from starlette.types import ASGIApp
 
 from .. import __version__
 from ..checksums import sha256
-from ..discovery.relearn import relearn
 from ..errors import AnomalyNCDError
 from ..serve.guard import SAFE_METHODS, Guard, answer_errors, refusal, same_text, try_later
 from . import schema
-from .apply import Applier, Relearn
+from .apply import Applier, Relearn, relearn
 from .classes import ConflictError
-from .page_data import Pictures, moves_answer, regions_answer, state_answer
+from .hints import Likeness, hints_answer, history_answer, normal_answer, similar_answer
+from .page_data import Pictures, moves_answer, next_answer, regions_answer, state_answer
 from .session import Session
 
 PAGE_FILES = {  # address → file and type; nothing else of the package is served
     "/": ("index.html", "text/html"),
     "/review.css": ("review.css", "text/css"),
-    **{f"/{name}": (name, "text/javascript") for name in ("review.js", "api.js", "cards.js", "dialogs.js")},
+    **{f"/{name}": (name, "text/javascript") for name in ("review.js", "api.js", "cards.js", "dialogs.js", "hints.js")},
 }
 MOST_ON_A_PAGE = 500
 MOST_BYTES = 1_000_000  # of a request: a hundred thousand numbers of regions
@@ -52,7 +52,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn) -> FastAPI:
+def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn, guarded: bool = True) -> FastAPI:
     """The review of a run.
 
     Parameters
@@ -60,11 +60,12 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn)
     run : folder of a finished run
     token : clients that send it are answered from anywhere; without a token only requests to names of this machine are
     learner : what an apply calls to learn from the corrections
+    guarded : False where another app, with a guard of its own, holds this one
 
     The app owns the run's review until `app.state.close()` or its own shutdown.
     """
     session = Session(run)
-    applier = Applier(session, learner)
+    applier, likeness = Applier(session, learner), Likeness()
 
     def close() -> None:
         applier.wait()
@@ -77,11 +78,11 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn)
 
     app = FastAPI(
         title="anomalyncd review", version=__version__, docs_url=None, redoc_url=None, openapi_url="/api/openapi.json",
-        lifespan=lifespan, middleware=[Middleware(ReviewGuard, token=token)],
+        lifespan=lifespan, middleware=[Middleware(ReviewGuard, token=token)] if guarded else [],
     )  # fmt: skip
     app.state.close, app.state.session, app.state.applier = close, session, applier
     _answer_errors(app, session, applier)
-    _add_page(app)
+    add_page(app, __package__, PAGE_FILES)
     _add_pictures(app, session)
 
     @app.get("/api/state", responses=REFUSALS)
@@ -102,14 +103,45 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn)
         limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 24,
         order: schema.Order = "sure",
         contains: Annotated[str, Query(max_length=200, description="part of the image's name")] = "",
+        surest: Annotated[float, Query(ge=0, le=1, description="highest probability")] = 1.0,
+        size: schema.Size = "any",
     ) -> schema.RegionsAnswer:
         """Some regions of a class."""
-        return regions_answer(session, label, offset=offset, limit=limit, order=order, contains=contains)
+        return regions_answer(
+            session, label, offset=offset, limit=limit, order=order, contains=contains, surest=surest, size=size
+        )
+
+    @app.get("/api/regions/{region}/similar", responses=REFUSALS)
+    def similar(region: Number, limit: Annotated[int, Query(ge=1, le=200)] = 24) -> schema.SimilarAnswer:
+        """Regions that look like one, of all classes."""
+        return similar_answer(session, likeness, region, limit)
+
+    @app.get("/api/hints", responses=REFUSALS)
+    def hints() -> schema.HintsAnswer:
+        """Merges and splits that suggest themselves, and rare kinds."""
+        return hints_answer(session)
+
+    @app.get("/api/normal", responses=REFUSALS)
+    def normal(
+        offset: Annotated[int, Query(ge=0, le=2**31)] = 0, limit: Annotated[int, Query(ge=1, le=MOST_ON_A_PAGE)] = 24
+    ) -> schema.NormalAnswer:
+        """Some images without a defect, the most suspicious first."""
+        return normal_answer(session, offset, limit)
+
+    @app.get("/api/history", responses=REFUSALS)
+    def history() -> schema.HistoryAnswer:
+        """Actions since the last apply."""
+        return history_answer(session)
 
     @app.get("/api/moves", responses=REFUSALS)
     def moves() -> schema.MovesAnswer:
         """What the last apply changed."""
         return moves_answer(session)
+
+    @app.get("/api/next", responses=REFUSALS)
+    def look_next(n: Annotated[int, Query(ge=1, le=50)] = 5) -> schema.NextAnswer:
+        """A few regions, merges and splits that are most worth a look."""
+        return next_answer(session, n)
 
     @app.post("/api/actions", responses=REFUSALS)
     def act(request: schema.ActionRequest) -> schema.ActionAnswer:
@@ -125,9 +157,10 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn)
     return app
 
 
-def _add_page(app: FastAPI) -> None:
-    for address, (name, kind) in PAGE_FILES.items():
-        content = (files(__package__) / "page" / name).read_bytes()
+def add_page(app: FastAPI, package: str, page_files: Mapping[str, tuple[str, str]]) -> None:
+    """Serve files of the folder `page` of a package: address → file and type."""
+    for address, (name, kind) in page_files.items():
+        content = (files(package) / "page" / name).read_bytes()
         file = Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
         app.routes.append(Route(address, file, methods=["GET"]))
 

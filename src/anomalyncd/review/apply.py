@@ -10,11 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from ..discovery.relearn import relearn
 from ..errors import without_folders
 from ..progress import Advance, Silent
-from ..report.classes import draw_class_sheets, draw_classes
-from ..report.html import write_report
 from ..run.finished import FinishedRun, Key
 from ..run.folder import APPLIED, to_json
 from .action_log import Row
@@ -38,6 +35,21 @@ class Relearn(Protocol):
         *,
         also: Mapping[str, bytes],
     ) -> object: ...
+
+
+def relearn(
+    run: Path,
+    labels: dict[Key, int],
+    fixed: set[Key],
+    names: dict[int, str],
+    progress: Silent,
+    *,
+    also: Mapping[str, bytes],
+) -> None:
+    """As in `discovery`; torch is imported by the first apply, not by everybody who looks at a page."""
+    from ..discovery.relearn import relearn as learn
+
+    learn(run, labels, fixed, names, progress, also=also)
 
 
 class Job(Silent):
@@ -133,6 +145,9 @@ class Applier:
                 job.end("done" if done else "failed", f"Applied, but: {words}" if done else failure)
             return
         try:  # pictures and report with the new classes can be made again at any time, so they may fail
+            from ..report.classes import draw_class_sheets, draw_classes
+            from ..report.html import write_report
+
             run = FinishedRun(session.run)
             draw_classes(run)
             draw_class_sheets(run)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RunError
+from ..guide.suggest import suggest
 from ..labels import NORMAL, UNKNOWN, default_name
 from ..report.canvas import Picture, fitted, overlay
 from ..run.finished import Key
@@ -49,22 +50,52 @@ def state_answer(session: Session, applier: Applier) -> schema.StateAnswer:
 
 
 def regions_answer(
-    session: Session, label: int, *, offset: int, limit: int, order: schema.Order, contains: str
+    session: Session,
+    label: int,
+    *,
+    offset: int,
+    limit: int,
+    order: schema.Order,
+    contains: str = "",
+    surest: float = 1.0,
+    size: schema.Size = "any",
 ) -> schema.RegionsAnswer:
-    """Some regions of a class, in order; contains : part of the image's name, whatever its case"""
+    """Some regions of a class, in order.
+
+    contains : part of the image's name, whatever its case
+    surest : highest probability of a region; size : the smaller or the larger half of all regions of the run, by area
+    """
     with session.lock:
         classes = session.refresh()
         classes.check_class(label)
         before, rows = classes.before, classes.members(label)
         if contains:
             rows = rows[[contains.lower() in before.shown[before.image_of[row]].lower() for row in rows]]
+        if surest < 1:
+            rows = rows[np.nan_to_num(before.regions["probability"].to_numpy(np.float64)[rows], nan=0.0) <= surest]
+        if size != "any":
+            area = before.regions["area"].to_numpy(np.float64)
+            small = area[rows] <= np.median(area)
+            rows = rows[small if size == "small" else ~small]
         if order != "image":
             sure = np.nan_to_num(before.regions["probability"].to_numpy(np.float64)[rows], nan=-1.0)
             rows = rows[np.argsort(-sure if order == "sure" else sure, kind="stable")]
         chosen = rows[offset : offset + limit].tolist()
         cells = before.regions.iloc[chosen].to_dict("records")
-        regions = [_region(classes, row, figures) for row, figures in zip(chosen, cells, strict=True)]
+        regions = [region_answer(classes, row, figures) for row, figures in zip(chosen, cells, strict=True)]
         return schema.RegionsAnswer(version=session.version, total=len(rows), regions=regions)
+
+
+def next_answer(session: Session, n: int) -> schema.NextAnswer:
+    """What to look at next; regions that were placed here and not applied yet are decided too."""
+    with session.lock:
+        classes = session.refresh()
+        before, version = classes.before, session.version
+        placed = [before.keys[row] for row in np.flatnonzero(classes.fixed)]
+    found = suggest(before.run, n, placed)
+    cells = before.regions.iloc[found.regions].to_dict("records")
+    regions = [region_answer(classes, row, figures) for row, figures in zip(found.regions, cells, strict=True)]
+    return schema.NextAnswer(version=version, regions=regions, merges=found.merges, splits=found.splits)
 
 
 def moves_answer(session: Session) -> schema.MovesAnswer:
@@ -91,7 +122,8 @@ def moves_answer(session: Session) -> schema.MovesAnswer:
         return schema.MovesAnswer(id=row.id, total=len(row.body["moves"]), groups=shown)
 
 
-def _region(classes: CorrectedClasses, row: int, cells: dict[Hashable, Any]) -> schema.RegionAnswer:
+def region_answer(classes: CorrectedClasses, row: int, cells: dict[Hashable, Any]) -> schema.RegionAnswer:
+    """A row of regions.csv, with the class that corrections gave it."""
     before, columns = classes.before, ("probability", "score", "unknown")
     figures = {column: cells[column] if math.isfinite(cells.get(column, math.nan)) else None for column in columns}
     image = int(before.image_of[row])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 MOST_REGIONS = 100_000
 LONGEST_NAME = 80
 Order = Literal["sure", "unsure", "image"]
+Size = Literal["any", "small", "large"]
 JobState = Literal["running", "done", "failed"]
 
 Label = Annotated[int, Field(ge=-1, le=1_000_000)]
@@ -184,6 +185,15 @@ class RegionsAnswer(BaseModel):
     regions: list[RegionAnswer]
 
 
+class NextAnswer(BaseModel):
+    """What to look at next, the most rewarding first."""
+
+    version: int
+    regions: list[RegionAnswer] = Field(description="uncertain and unlike each other, one an image")
+    merges: list[dict[str, Any]] = Field(description="two classes each that may be one: `classes`, `names`, `share`")
+    splits: list[dict[str, Any]] = Field(description="a class each that may be two: `class`, `name`, `share`, `parts`")
+
+
 class MoveGroup(BaseModel):
     """Regions that went from one class to another."""
 
@@ -209,3 +219,60 @@ class ActionAnswer(BaseModel):
 
     id: int
     state: StateAnswer
+
+
+class SimilarAnswer(BaseModel):
+    """Regions that look like one, the likest first."""
+
+    regions: list[RegionAnswer]
+    alike: list[float] = Field(description="cosine of their features with that one, −1 … 1")
+
+
+class MergeHint(BaseModel):
+    """Two classes that are most alike."""
+
+    one: int
+    other: int
+    share: float = Field(description="of what tells regions apart that would be lost")
+
+
+class SplitHint(BaseModel):
+    """A class that is least alike in itself."""
+
+    label: int
+    share: float = Field(description="of what tells regions apart that would be gained")
+    sizes: list[int]
+
+
+class HintsAnswer(BaseModel):
+    """What suggests itself, of the run as it was applied last."""
+
+    merges: list[MergeHint]
+    splits: list[SplitHint]
+    rare: list[list[int]] = Field(description="numbers of regions that lie apart from all others, by group")
+
+
+class HistoryAnswer(BaseModel):
+    """Actions that can be undone, the last one first, and redone."""
+
+    done: list[Step]
+    undone: list[Step]
+
+
+class NormalImage(BaseModel):
+    """An image without a defect, as corrected."""
+
+    image: int
+    image_name: str
+    false_alarm: float | None = Field(
+        description="chance that a good product looks as suspicious; the lower, the more suspicious"
+    )
+    regions: list[int] = Field(description="its regions that were taken for false alarms")
+
+
+class NormalAnswer(BaseModel):
+    """Some images without a defect, the most suspicious first."""
+
+    version: int
+    total: int
+    images: list[NormalImage]

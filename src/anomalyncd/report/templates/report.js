@@ -17,6 +17,12 @@
   dark.addEventListener("change", show);
   show();
 
+  if (location.search === "?studio") { // the studio opens it so: at …/runs/NAME/report
+    var name = location.pathname.split("/").slice(-2)[0], back = document.getElementById("studio");
+    back.querySelector("a").href = "../../#/runs/" + name;
+    back.hidden = false;
+  }
+
   window.addEventListener("beforeprint", function () {
     document.querySelectorAll("details").forEach(function (e) { e.open = true; });
     document.querySelectorAll("img[loading]").forEach(function (e) { e.loading = "eager"; });

@@ -25,6 +25,13 @@ export const getState = () => call("api/state");
 export const getVersion = () => call("api/version");
 export const getMoves = () => call("api/moves");
 
+export const getHints = () => call("api/hints");
+export const getNormal = (offset) => call(`api/normal?offset=${offset}`);
+export const getNext = () => call("api/next?n=12");
+export const getRoutes = () => call("api/openapi.json");
+export const getHistory = () => call("api/history");
+export const getSimilar = (region) => call(`api/regions/${region}/similar`);
+
 export function getRegions(label, query) {
   return call(`api/classes/${label}/regions?${new URLSearchParams(query)}`);
 }

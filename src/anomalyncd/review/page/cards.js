@@ -9,10 +9,10 @@ const AT_ONCE = 240; // tiles of one request
 export class Cards {
   constructor(main, does) {
     this.main = main;
-    this.does = does; // what a card can ask for: name, merge, split, view, selected, fail
+    this.does = does; // what a card can ask for: name, merge, split, view, drop, selected, fail
     this.cards = new Map(); // label → card
     this.selected = new Set(); // numbers of regions
-    this.query = { order: "sure", contains: "" };
+    this.query = { order: "sure", contains: "", surest: 1, size: "any" };
     this.state = null;
     this.current = null; // label of the card that was used last
     this.anchor = null; // where a range begins
@@ -71,6 +71,7 @@ export class Cards {
     find("label span").textContent = `Name of class ${label}`;
     card.name.disabled = label < 0;
     card.merge.hidden = label === 0;
+    card.name.addEventListener("focus", () => card.name.select()); // the next letter begins a new name
     card.name.addEventListener("change", () => this.does.name(label, card.name.value));
     card.name.addEventListener("keydown", (event) => {
       if (event.key === "Enter") this.focusTile(card, 0) || card.name.blur();
@@ -88,7 +89,32 @@ export class Cards {
     });
     element.addEventListener("focusin", () => (this.current = label));
     card.grid.addEventListener("click", (event) => this.clicked(card, event));
+    this.takeDrops(card);
     return card;
+  }
+
+  // Regions can be dragged to another card: the selected ones if one of them is dragged, else that one.
+  takeDrops(card) {
+    const { element, grid, label } = card;
+    grid.addEventListener("dragstart", (event) => {
+      const id = Number(event.target.closest(".tile")?.dataset.region);
+      this.dragged = { from: label, ids: this.selected.has(id) ? [...this.selected] : [id] };
+      event.dataTransfer.effectAllowed = "move";
+      event.dataTransfer.setData("text/plain", counted(this.dragged.ids.length, "region"));
+    });
+    grid.addEventListener("dragend", () => (this.dragged = null));
+    const over = (on) => element.classList.toggle("over", on);
+    element.addEventListener("dragover", (event) => {
+      if (!this.dragged || this.dragged.from === label || label < 0) return;
+      event.preventDefault();
+      over(true);
+    });
+    element.addEventListener("dragleave", (event) => !element.contains(event.relatedTarget) && over(false));
+    element.addEventListener("drop", (event) => {
+      event.preventDefault();
+      over(false);
+      if (this.dragged) this.does.drop(this.dragged.ids, label);
+    });
   }
 
   info(label) {
@@ -165,6 +191,7 @@ export class Cards {
     tile.className = "tile";
     tile.role = "option";
     tile.tabIndex = -1;
+    tile.draggable = true;
     tile.dataset.region = region.id;
     const image = document.createElement("img");
     image.loading = "lazy";

@@ -2,6 +2,7 @@
 
 import { getMoves } from "./api.js";
 import { counted } from "./cards.js";
+import { crop, openSimilar, Zoom } from "./hints.js";
 
 const $ = (id) => document.getElementById(id);
 const THUMBS = 3;
@@ -46,8 +47,13 @@ export function openSplit(cards, label, split) {
 
 // A region in its whole image, and from there to the others of the card.
 export class Viewer {
-  constructor(cards) {
+  constructor(cards, fail) {
     this.cards = cards;
+    this.zoom = new Zoom($("view-whole"), $("view-image"));
+    $("view-in").addEventListener("click", () => this.zoom.by(1.5));
+    $("view-out").addEventListener("click", () => this.zoom.by(1 / 1.5));
+    $("view-all").addEventListener("change", () => this.show());
+    $("view-similar").addEventListener("click", () => openSimilar(cards, this.region).catch(fail));
     $("view-previous").addEventListener("click", () => this.step(-1));
     $("view-next").addEventListener("click", () => this.step(1));
     $("view-heat").addEventListener("change", () => this.show());
@@ -55,6 +61,7 @@ export class Viewer {
     $("view-dialog").addEventListener("keydown", (event) => {
       if (event.key === "ArrowLeft") this.step(-1);
       else if (event.key === "ArrowRight") this.step(1);
+      else if (event.key === "+" || event.key === "-") this.zoom.by(event.key === "+" ? 1.5 : 1 / 1.5);
       else if (event.key === " " && !event.target.closest("button, input")) $("view-select").click();
       else return;
       event.preventDefault();
@@ -71,8 +78,9 @@ export class Viewer {
   open(card, id) {
     this.card = card;
     this.index = card.regions.findIndex((region) => region.id === id);
-    this.show();
     $("view-dialog").showModal();
+    this.zoom.reset();
+    this.show();
   }
 
   get region() {
@@ -83,6 +91,7 @@ export class Viewer {
     const next = this.index + by;
     if (next < 0 || next >= this.card.regions.length) return;
     this.index = next;
+    this.zoom.reset();
     this.show();
   }
 
@@ -97,7 +106,8 @@ export class Viewer {
     $("view-image").hidden = false;
     $("view-image").alt = `${region.image_name} with the outline of region ${region.region}`;
     const heat = $("view-heat").checked ? 1 : 0;
-    $("view-image").src = `overlay/${region.image}?region=${region.id}&heat=${heat}&v=${this.cards.state.table}`;
+    const which = $("view-all").checked ? "" : `region=${region.id}&`;
+    $("view-image").src = `overlay/${region.image}?${which}heat=${heat}&v=${this.cards.state.table}`;
     $("view-select").checked = this.cards.selected.has(region.id);
     $("view-previous").disabled = this.index === 0;
     $("view-next").disabled = this.index === this.card.regions.length - 1;
@@ -138,14 +148,6 @@ export async function showMoves(table) {
       return section;
     }),
   );
-}
-
-function crop(id, table) {
-  const image = document.createElement("img");
-  image.loading = "lazy";
-  image.alt = "";
-  image.src = `crops/${id}?v=${table}`;
-  return image;
 }
 
 function note(text) {

@@ -2,10 +2,12 @@
 
 import { getState, getVersion, post, Refused } from "./api.js";
 import { Cards, counted } from "./cards.js";
+import { canTellNext, Hints, openBeside, openHistory, openNext, openNormal, openSimilar } from "./hints.js";
 import { openMerge, openSplit, showJob, showMoves, Viewer } from "./dialogs.js";
 
 const $ = (id) => document.getElementById(id);
 const NEW = "new";
+const inStudio = location.pathname.match(/\/runs\/([^/]+)\/review\/$/);
 
 let state = null;
 let busy = false; // an action is on its way
@@ -17,10 +19,16 @@ const cards = new Cards($("classes"), {
   merge,
   split: (label) => openSplit(cards, label, (parts) => act({ kind: "split", label, parts })),
   view: (card, id) => viewer.open(card, id),
+  drop: async (regions, label) =>
+    (await act(label === 0 ? { kind: "false_alarm", regions } : { kind: "move", regions, to: label })) && cards.select([], false),
   selected: showSelection,
   fail,
 });
-const viewer = new Viewer(cards);
+const viewer = new Viewer(cards, fail);
+const hints = new Hints(cards, {
+  merge: (from, into) => act({ kind: "merge", from, into }),
+  split: (label) => openSplit(cards, label, (parts) => act({ kind: "split", label, parts })),
+});
 
 function merge(label) {
   openMerge(cards, label, (into) => act({ kind: "merge", from: label, into }));
@@ -28,8 +36,9 @@ function merge(label) {
 
 async function show(next) {
   state = next;
-  document.title = `Review ${state.run}`;
-  $("run").textContent = state.run;
+  const name = inStudio ? decodeURIComponent(inStudio[1]) : state.run; // the studio has names of its own
+  document.title = `Review ${name}`;
+  $("run").textContent = name;
   const defects = state.classes.filter((c) => c.label > 0);
   const regions = state.classes.reduce((sum, c) => sum + c.n_regions, 0);
   $("summary").textContent =
@@ -37,6 +46,7 @@ async function show(next) {
   showButtons();
   showSelection();
   await cards.show(state);
+  await hints.show(state).catch(() => {}); // they only help
 }
 
 function showButtons() {
@@ -55,6 +65,7 @@ function showSelection() {
   const count = cards.selected.size;
   $("selection").hidden = !count;
   $("selected").textContent = `${counted(count, "region")} selected`;
+  $("beside").hidden = count !== 2;
   if (!state) return;
   const chosen = $("target").value;
   const options = state.classes.filter((c) => c.label > 0).map((c) => new Option(c.name, c.label));
@@ -62,8 +73,14 @@ function showSelection() {
   if ([...$("target").options].some((option) => option.value === chosen)) $("target").value = chosen;
 }
 
-async function act(action) {
-  if (busy) return;
+// One after another: who types fast must not lose a name because the one before is still on its way.
+let last = Promise.resolve();
+function act(action) {
+  last = last.then(() => send(action));
+  return last;
+}
+
+async function send(action) {
   busy = true;
   showButtons();
   say("");
@@ -88,8 +105,18 @@ async function actOnSelection(action) {
 
 const move = () => actOnSelection({ kind: "move", to: $("target").value === NEW ? null : Number($("target").value) });
 const falseAlarm = () => actOnSelection({ kind: "false_alarm" });
-const undo = () => state.undo && act({ kind: "undo", action: state.undo.id });
-const redo = () => state.redo && act({ kind: "redo", action: state.redo.id });
+const undo = () => !busy && state.undo && act({ kind: "undo", action: state.undo.id });
+const redo = () => !busy && state.redo && act({ kind: "redo", action: state.redo.id });
+
+// Take back the last actions, down to the one with this id; stops where something else was done meanwhile.
+async function undoTo(id) {
+  while (state.undo && state.undo.id >= id) if (!(await undo())) return;
+}
+
+async function similar({ card, tile }) {
+  const region = tile && card.regions.find((each) => each.id === Number(tile.dataset.region));
+  if (region) await openSimilar(cards, region).catch(fail);
+}
 
 async function apply() {
   if (busy || !state.n_actions) return;
@@ -174,6 +201,11 @@ $("move").addEventListener("click", move);
 $("false-alarm").addEventListener("click", falseAlarm);
 $("clear").addEventListener("click", () => cards.select([], false));
 $("message").querySelector("button").addEventListener("click", () => say(""));
+$("beside").addEventListener("click", () => openBeside(cards, [...cards.selected]) || say("Show both regions on the page first."));
+$("next").addEventListener("click", () => openNext(cards).catch(fail));
+$("normal").addEventListener("click", () => openNormal(cards, fail).catch(fail));
+$("history").addEventListener("click", () => openHistory(undoTo).catch(fail));
+for (const name of ["surest", "size"]) $(name).addEventListener("change", () => look({ [name]: $(name).value }));
 $("order").addEventListener("change", () => look({ order: $("order").value }));
 let typing = 0;
 $("filter").addEventListener("input", () => {
@@ -195,6 +227,7 @@ const SHORTCUTS = {
   s: ({ card }) => card && !card.split.disabled && card.split.click(),
   v: () => (cards.selected.size ? $("target").focus() : say("Select regions first.")),
   f: falseAlarm,
+  l: similar,
   u: undo,
   r: redo,
   a: apply,
@@ -228,9 +261,15 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
+if (inStudio) {
+  $("studio").href = `../../../#/runs/${inStudio[1]}`;
+  $("studio").hidden = false;
+}
+
 try {
   await show(await getState());
   if (state.notice) say(state.notice);
+  $("next").hidden = !(await canTellNext().catch(() => false));
 } catch (error) {
   $("classes").replaceChildren();
   say(error instanceof Refused ? error.message : "No answer from the server.");
