@@ -14,7 +14,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from common import TimedMaps, cell, machine, maps_of, positive, print_table, seeds_up_to
+from common import cell, machine, positive, print_table, seeds_up_to
+from timed_maps import TimedMaps, maps_of
 
 from anomalyncd.bench.binarizers import draw_binarizers
 from anomalyncd.binarize.prepare import binarize_map, binarizer_for, fit_binarizer, prepare_map

@@ -23,7 +23,8 @@ from unittest import mock
 
 import numpy as np
 import torch
-from common import Clock, cell, load_test, machine, maps_of, peak_mb, positive, print_table, seeds_up_to
+from common import cell, machine, peak_mb, positive, print_table, seeds_up_to
+from timed_maps import Clock, load_test, maps_of
 
 from anomalyncd.data.dataset import NORMAL_NAMES
 from anomalyncd.data.images import read_image
@@ -33,7 +34,7 @@ from anomalyncd.errors import AnomalyNCDError
 from anomalyncd.grid import TokenGrid
 from anomalyncd.metrics import PixelScores, image_auroc
 from anomalyncd.progress import Terminal
-from anomalyncd.run.evaluate import evaluate_maps
+from anomalyncd.steps.truth import evaluate_maps
 
 WITHOUT_CHANCE = {"musc"}  # the same for every seed, so it runs once
 SCORES = ("image_auroc", "pixel_auroc", "aupro")

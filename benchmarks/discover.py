@@ -17,7 +17,6 @@ from common import machine
 
 from anomalyncd.config import make_config
 from anomalyncd.data import load_dataset
-from anomalyncd.discovery.model import make_vit
 from anomalyncd.discovery.results import assign
 from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.learn.bank import Crops, Views
@@ -27,6 +26,7 @@ from anomalyncd.learn.network import RegionNet
 from anomalyncd.learn.trainer import train
 from anomalyncd.metrics import evaluate
 from anomalyncd.progress import Terminal
+from anomalyncd.regions.network import make_vit
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import RegionStore
 

@@ -137,7 +137,7 @@ def main() -> None:
 
     bare = options.maps is None and options.masks is None
     inputs = gather(options.images, maps=options.maps, masks=options.masks, bare=bare)
-    inputs = replace(inputs, items=evenly(inputs.samples, options.limit))
+    inputs = replace(inputs, samples=evenly(inputs.samples, options.limit))
     print(machine())
     print(", ".join(f"{name} {version(name)}" for name in ("onnxruntime", "openvino", "nncf")))
     source = options.maps or options.masks or "the run's detector"
@@ -151,7 +151,7 @@ def main() -> None:
             if options.engine and name not in ("local", *options.engine):
                 continue
             classify = make(options.run.absolute(), work)
-            classify(replace(inputs, items=inputs.samples[:2]))  # kernels are made for shapes when these first come
+            classify(replace(inputs, samples=inputs.samples[:2]))  # kernels are made for shapes when these first come
             started, worked = time.perf_counter(), time.process_time()
             found = classify(inputs)
             seconds, computed = time.perf_counter() - started, time.process_time() - worked

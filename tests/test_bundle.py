@@ -109,6 +109,11 @@ def test_it_installs_what_was_bundled_and_nothing_else(bundle: Path, tmp_path: P
     assert f"anomalyncd 0.1.0 weights fetch some --from {weights}" in done.stdout
     assert "anomalyncd 0.1.0 --version" in done.stdout and "weights verify some" in done.stdout
     assert "Next: " in done.stdout and not (target / "elsewhere").exists()
+    starter, plain = next(target.glob("studio.*")), {"PATH": os.environ["PATH"]}
+    started = subprocess.run([starter, "--port", "0"], capture_output=True, text=True, check=True, env=plain)
+    assert (
+        "anomalyncd 0.1.0 studio --port 0" in started.stdout
+    )  # what stands for the program here says how it was called
     write_wheel(bundle / "wheels", "0.1.0", build="-9", says="a forgery")  # which pip prefers, for its build number
     assert "DO NOT MATCH THE HASHES" in refused(bundle, target)
     assert run(bundle, target, "--check").returncode == 0  # what was left unfinished may be made anew

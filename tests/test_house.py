@@ -20,24 +20,26 @@ FLOORS = (
     ("data", "grid"),
     ("model", "metrics", "assign"),
     ("detect", "learn", "binarize", "adapters"),
-    ("regions",),
+    ("regions", "known"),
     ("run",),
     ("discovery",),
     ("run.finished",),
-    ("run.evaluate", "discovery.fit", "discovery.relearn", "discovery.update", "steps"),
+    ("run.evaluate", "known.given", "discovery.fit", "discovery.relearn", "discovery.update", "steps", "guide"),
     ("estimator", "runtime", "ray", "demo"),
     ("report", "serve", "export"),
-    ("review", "bench"),
+    ("review", "bench", "watch", "day"),
+    ("studio",),
     ("cli",),
 )
-UPPER = ("report", "review", "serve", "export", "bench", "cli")
+UPPER = ("report", "review", "serve", "export", "bench", "watch", "day", "studio", "cli")
 # A run is read through FinishedRun and the estimator. These are not ways to read one: names of files, the work folders of
 # bench, tables and folders that a user asked for, and functions that do a whole job.
 OPEN_TO_UPPER = {
-    "run.finished", "run.evaluate", "run.folder", "run.stages", "run.writer", "run.detector.detector_config",
-    "run.tables.REGION_COLUMNS", "discovery.classify", "steps.detect", "discovery.maps.make_maps", "steps.masks",
+    "run.finished", "run.evaluate", "run.folder", "run.stages", "run.writer", "run.whole",
+    "run.detector.detector_config", "run.tables.REGION_COLUMNS", "run.tables.DIGITS", "discovery.classify",
+    "steps.detect", "discovery.maps.make_maps", "steps.masks",
     "discovery.maps.normal_samples", "discovery.relearn.relearn", "discovery.relearn.Move", "discovery.torchrun.together",
-    "discovery.model.DiscoveryModel",
+    "discovery.model.DiscoveryModel", "run.tables.read_csv",
 }  # fmt: skip
 
 

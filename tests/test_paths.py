@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from anomalyncd.errors import DataError, WrongTypeError
-from anomalyncd.paths import counted, is_inside, named, path_of, posix, resolved, stem_of, suffix_of
+from anomalyncd.paths import counted, is_inside, named, names_of, path_of, posix, resolved, stem_of, suffix_of
 
 
 @pytest.mark.parametrize("value", [None, 5, b"images", ["images"]])
@@ -35,3 +36,10 @@ def test_names() -> None:
     assert posix("a\\b.png") == "a/b.png" and suffix_of("a/B.PNG") == ".png" and stem_of("a.b/c.d.png") == "a.b/c.d"
     assert counted(["a"], "map") == "1 map" and counted(["a", "b"], "map") == "2 maps"
     assert named([str(number) for number in range(7)]).endswith("and 2 more") and named(["a", "b"]) == "a, b"
+
+
+@pytest.mark.parametrize("value", [None, 5, 1.5, Path("."), [1], [["a"]], np.zeros((2, 2)), b"abc"])
+def test_what_is_no_name_is_told(value: object) -> None:
+    with pytest.raises(WrongTypeError, match="exclude: expected names, but got"):
+        names_of(value, "exclude")
+    assert names_of((name for name in ("a", "b", "a")), "exclude") == {"a", "b"}

@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PACKAGES = {  # import → package, where they differ by more than spelling
-    "PIL": "pillow", "cv2": "opencv-python-headless", "faiss": "faiss-cpu", "sklearn": "scikit-learn", "yaml": "pyyaml",
+    "PIL": "pillow", "cv2": "opencv-python-headless", "faiss": "faiss-cpu", "paho": "paho-mqtt",
+    "sklearn": "scikit-learn", "yaml": "pyyaml",
 }  # fmt: skip
 IMPORTS = {package: name for name, package in PACKAGES.items()}
 PARTS = {
@@ -129,6 +130,9 @@ print(fail("serve", run))
 print(fail(*predict, "--out", data / "new.parquet"))
 print(fail(*predict, "--engine", "ray", "--out", data / "new.csv"))
 print(fail("export", run, "--format", "onnx"))
+print(fail("export", run, "--format", "xlsx"))
+watched = ["watch", run, data / "images", "--maps", data / "maps", "--out", data / "grows.csv"]
+print(fail(*watched, "--mqtt", "mqtt://127.0.0.1/line", "--once"))
 print(fail("discover", data / "images", "--detector", "anomalib:Padim", "--normal", data / "images", "--out", data / "r"))
 """
 
@@ -139,6 +143,6 @@ def test_the_default_install_does_the_everyday_work_and_says_what_the_rest_needs
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "tests")
     assert done.returncode == 0, done.stderr
     answers = done.stdout.strip().splitlines()
-    assert len(answers) == 5
-    for extra, answer in zip(("serve", "parquet", "ray", "export", "anomalib"), answers, strict=True):
+    assert len(answers) == 7
+    for extra, answer in zip(("serve", "parquet", "ray", "export", "xlsx", "mqtt", "anomalib"), answers, strict=True):
         assert f"pip install 'anomalyncd[{extra}]'" in answer

@@ -238,6 +238,8 @@ def _line(things: Things, names: tuple[str, ...], wrong: dict[str, str], extra: 
         "predict": ("--maps", maps, "--out", f"{out}.csv", "--quiet"),
         "evaluate": (), "update": ("--maps", maps, "--quiet"), "binarize": ("--out", out, "--quiet"),
         "demo": ("--out", out, "--images-per-class", "1", "--size", "64", *FAST, "--quiet"),
+        "watch": ("--maps", maps, "--out", f"{out}.csv", "--settle", "0", "--patience", "0", "--once", "--quiet"),
+        "day": ("--out", f"{out}.html"),
         "export": ("--format", "coco", "--out", out, "--quiet"), "report": ("--no-attention", "--quiet"),
         "review": ("--port", "0", "--no-browser"), "serve": ("--port", "0"),
         "run": ("--data", f"x={things.line}", "--work", out, "--quiet"), "fetch": ("--from", str(things.odd / "noise")),
@@ -245,13 +247,14 @@ def _line(things: Things, names: tuple[str, ...], wrong: dict[str, str], extra: 
     positional = {
         "discover": ("images",), "detect": ("images",), "predict": ("run", "images"), "evaluate": ("run",),
         "update": ("run", "images"), "binarize": ("maps",), "export": ("run",), "report": ("run",), "review": ("run",),
-        "serve": ("run",), "run": ("names",), "fetch": ("name",), "verify": ("name",),
+        "serve": ("run",), "watch": ("run", "folder"), "day": ("table",), "run": ("names",), "fetch": ("name",),
+        "verify": ("name",),
     }  # fmt: skip
-    given |= {"names": ["goals"], "name": ["tiny"]}
+    given |= {"names": ["goals"], "name": ["tiny"], "folder": [images], "table": [str(things.run / "images.csv")]}
     words: list[str] = []
     rest = iter(options.get(names[-1], ()))
     for option in rest:  # a wrong value takes the place of the right one
-        value = () if option in ("--quiet", "--no-attention", "--no-browser") else (next(rest),)
+        value = () if option in ("--quiet", "--no-attention", "--no-browser", "--once") else (next(rest),)
         words += [] if option in wrong and option != "--set" else [option, *value]
     for option, value in wrong.items():
         if option.startswith("--"):

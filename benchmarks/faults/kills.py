@@ -75,7 +75,8 @@ def kill_runs(
             print(f"  {words}: {'; '.join(wrong) or 'same bytes'}, {ended.seconds:.0f} s to finish", flush=True)
         if not wrong:
             shutil.rmtree(run)
-    print(f"  {count} runs, {n_kills} kills; when: " + ", ".join(f"{k} {n}" for k, n in moments.most_common()))
+    when = ", ".join(f"{k} {n}" for k, n in moments.most_common())
+    print(f"  {count} runs, {n_kills} kills, {len(failures)} failures; when: {when}", flush=True)
     if n_kills < count:
         failures.append(f"only {n_kills} kills came in time for {count} runs")
     return failures

@@ -38,7 +38,7 @@ from anomalyncd import AnomalyNCD, cli
 from anomalyncd.demo import make_line
 from anomalyncd.errors import AnomalyNCDError
 
-from .scenes import small_line
+from .scenes import recipes, small_line
 from .server import ForkServer, limit_memory
 
 Change = Callable[[Path, Path, np.random.Generator], None]  # of a run, with the folder of somebody who trusts us
@@ -114,15 +114,13 @@ class Tally:
     largest: tuple[float, str] = 0.0, ""
 
 
-def make_run(work: Path) -> tuple[Path, Path]:
+def make_run(server: ForkServer, work: Path) -> tuple[Path, Path]:
     """A finished run with a detector, a review and corrections; and a folder of two new images."""
-    images = small_line(work / "line") / "images"
+    line = small_line(work / "line")
     new = make_line(work / "new", n_per_class=1, n_normal=0, n_combined=0, size=96, kinds=["hole", "scratch"], seed=1)
     run = work / "run"
-    AnomalyNCD(
-        3, backbone="tiny", features={"views": 1}, learn={"epochs": 2}, model={"image_size": 64},
-        detect={"name": "patchcore", "settings": {"size": 64}},
-    ).fit(images, normal=images / "good", run=run)  # fmt: skip
+    if (made := server.run(*recipes(line)[2].command(run))).code:
+        raise RuntimeError(made.output)
     (run / "count.json").write_text(COUNT)
     (run / "corrections.csv").write_text("image,region,label\nhole/000.png,0,1\n")
     if "Session" not in globals():
@@ -582,7 +580,8 @@ def _do(command: str, run: Path, new: Path, out: Path) -> None:
         "predict": ["predict", run, new, "--out", out / "new.csv", "--quiet"],
     }  # fmt: skip
     if command == "review":
-        Session(run).close()
+        if "Session" in globals():  # elsewhere in an earlier version
+            Session(run).close()
     elif command == "load":
         AnomalyNCD.load(run, device="cpu")
     elif command == "update":  # in Python, without the pictures, which `report` has drawn
@@ -612,7 +611,7 @@ def attack(server: ForkServer, count: int, rng: np.random.Generator, work: Path,
 
     only : part of the name of the changes to try
     """
-    run, new = make_run(work)
+    run, new = make_run(server, work)
     known = [(name, change) for name, change in changes(run) if only in name]
     order = rng.permutation(len(known)).tolist()
     tally = Tally()

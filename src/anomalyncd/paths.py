@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from .errors import DataError, WrongTypeError
@@ -25,6 +25,20 @@ def path_of(value: object, what: str) -> Path:
     if value == "" or "\0" in str(value):
         raise DataError(f"{what}: expected a path, but got {str(value)!r}, which none can be.")
     return Path(value)
+
+
+def names_of(value: object, what: str) -> set[str]:
+    """The names that a caller gave as `what`, one or several.
+
+    Examples
+    --------
+    >>> sorted(names_of(["good", "hole"], "exclude")), names_of("good", "exclude")
+    (['good', 'hole'], {'good'})
+    """
+    listed = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else None
+    if listed is None or not all(isinstance(name, str) for name in listed):
+        raise WrongTypeError(f"{what}: expected names, but got {type(value).__name__}.")
+    return set(listed)
 
 
 def resolved(path: Path) -> Path:

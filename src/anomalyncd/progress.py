@@ -1,15 +1,20 @@
-"""How work in progress is shown: not at all by default, as bars on a terminal."""
+"""How work in progress is shown: not at all by default, as bars on a terminal, or in a file for another program."""
 
 from __future__ import annotations
 
+import json
+import os
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 Advance = Callable[..., None]
+WRITE_SECONDS = 0.25  # between two looks of another program at how far the work is
 
 
 class Silent:
@@ -96,3 +101,52 @@ class Terminal(Silent):
         if self._shown is not None:
             self._shown.stop()
             self._shown = None
+
+
+class Recorded(Terminal):
+    """Writes how far the work is into a JSON file, whole each time, for another program; lines go to standard error.
+
+    `stage`, `step` of `total`, `seconds` in this stage and `at`, the time of writing; `done`, the stages before it and the
+    seconds of each.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> progress = Recorded(Path(tempfile.mkdtemp()) / "progress.json")
+    >>> with progress.task("Regions", 2) as advance:
+    ...     advance()
+    >>> [each["stage"] for each in json.loads(progress.path.read_text())["done"]]
+    ['Regions']
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path, self._written = path, 0.0
+        self._done: list[dict[str, Any]] = []
+
+    @contextmanager
+    def task(self, name: str, total: int) -> Iterator[Advance]:
+        started, step = time.monotonic(), 0
+
+        def write(stage: str = name, *, now: bool = False) -> None:
+            if not now and time.monotonic() - self._written < WRITE_SECONDS:
+                return
+            self._written = time.monotonic()
+            seconds = round(self._written - started, 2)
+            content = {"stage": stage, "step": step, "total": total, "seconds": seconds, "at": time.time()}
+            draft = self.path.with_suffix(".partial")
+            with suppress(OSError):  # no work fails because nobody can be told of it
+                draft.write_text(json.dumps({**content, "done": self._done}), encoding="utf-8")
+                os.replace(draft, self.path)
+
+        def advance(steps: int = 1, note: str = "") -> None:
+            nonlocal step
+            step += steps
+            write()
+
+        write(now=True)
+        try:
+            yield advance
+        finally:
+            self._done.append({"stage": name, "seconds": round(time.monotonic() - started, 2)})
+            write("", now=True)

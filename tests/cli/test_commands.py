@@ -73,7 +73,8 @@ def test_discover_writes_the_run_folder(run: Path) -> None:
 def test_discover_says_what_it_found_and_what_to_do_next(line: Path, tmp_path: Path) -> None:
     result = discover(line, "--out", tmp_path / "my run", "--exclude", "combined")
     assert "12 images, 9 regions, 0 files skipped" in result.stdout
-    assert f"anomalyncd evaluate '{tmp_path / 'my run'}'\n" in result.stdout
+    assert f"Next: anomalyncd review '{tmp_path / 'my run'}'" in result.stdout
+    assert f"anomalyncd evaluate '{tmp_path / 'my run'}'" in result.stdout
     assert "NEW_IMAGES --masks MASKS --out new.csv" in result.stdout and "classes.png" in result.stdout
     assert "3 of them without a mask file: taken as normal" in result.stderr
     assert "warning" not in result.output.lower()
@@ -308,7 +309,7 @@ def test_binarize(line: Path, tmp_path: Path) -> None:
 def test_demo(tmp_path: Path) -> None:
     small = ("demo", "--out", tmp_path / "my demo", "--images-per-class", 2, "--size", 96, *FAST)
     result = call(*small)
-    for word in ("NMI", "true \\ found", "classes.png", "Next: anomalyncd evaluate"):
+    for word in ("NMI", "true \\ found", "classes.png", "Next: anomalyncd review"):
         assert word in result.stdout
     assert f"--exclude combined --out '{tmp_path / 'my demo' / 'run'}'" in result.stderr
     assert (tmp_path / "my demo/run/classes.png").exists()

@@ -39,6 +39,16 @@ def test_tokens_are_the_stages_on_one_grid(weights: Path) -> None:
     assert found[3].shape == (2, 24, 384) and set(found) == {1, 2, 3}
 
 
+def test_a_stage_that_is_coarser_one_way_only_is_interpolated(weights: Path) -> None:
+    trunk = load_trunk("resnet10t", file=weights)
+    assert isinstance(trunk, ConvTrunk)
+    trunk.width = 1
+    for shape, grid in (((4, 2), (4, 4)), ((2, 4), (4, 4))):
+        stage = torch.arange(8.0).view(1, 1, *shape)
+        expected = torch.nn.functional.interpolate(stage, size=grid, mode="bilinear", align_corners=False)
+        torch.testing.assert_close(trunk._tokens(stage, grid), expected.flatten(2).transpose(1, 2))
+
+
 @pytest.mark.parametrize("kind", [PatchCore, RDPlusPlus, EfficientAD])
 def test_detectors_look_through_them(kind: type, weights: Path, tmp_path: Path) -> None:
     more = {} if kind is PatchCore else {"steps": 2}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anomalyncd.model.distill import InstanceNorm, ReverseDistillation, Standard, StudentTeacher, projector
+from anomalyncd.model.distill import AutoEncoder, InstanceNorm, ReverseDistillation, Standard, StudentTeacher, projector
 
 
 def random(*shape: int) -> Tensor:
@@ -91,3 +91,14 @@ def test_the_autoencoder_sees_the_whole_picture() -> None:
         student = (network.student(picture) != network.student(other)).any(dim=1)[0]
         own = (network.autoencoder(picture, (8, 8)) != network.autoencoder(other, (8, 8))).any(dim=1)[0]
     assert own.all() and student[-1, -1] and not student[:3].any()
+
+
+def test_the_autoencoder_has_the_widths_of_its_paper() -> None:
+    layers = [layer for layer in AutoEncoder(384).encoder if isinstance(layer, torch.nn.Conv2d)]
+    assert [(layer.in_channels, layer.out_channels) for layer in layers] == [
+        (3, 32),
+        (32, 32),
+        (32, 64),
+        (64, 64),
+        (64, 64),
+    ]

@@ -137,3 +137,9 @@ def test_recovering_killed_itself(run: RunFolder) -> None:
 def test_recover_touches_nothing_where_there_is_nothing_to_do(tmp_path: Path) -> None:
     RunFolder(tmp_path / "nowhere").recover()
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_commit_makes_folders_however_deep(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run").writing() as run:
+        run.commit({"one/two/three.txt": b"deep"})
+    assert (tmp_path / "run/one/two/three.txt").read_bytes() == b"deep"

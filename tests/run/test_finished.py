@@ -70,10 +70,12 @@ def test_pictures_are_found_by_name_and_row(made: Path, line: Path) -> None:
 
 def test_maps_that_a_detector_made_are_found(line: Path, tmp_path: Path) -> None:
     small = {"settings": {"size": 64, "map_size": 64}}
-    AnomalyNCD(4, **TINY, detect=small).fit(line / "images", run=tmp_path / "run")
+    AnomalyNCD(4, **TINY, precision="float32", detect=small).fit(line / "images", run=tmp_path / "run")
     run = FinishedRun(tmp_path / "run")
     values = run.map(run.images["image"].iloc[0])
-    assert values is not None and values.max() > 0 and run.detector().name == "musc"
+    assert values is not None and values.max() > 0
+    detector = run.detector()
+    assert detector.name == "musc" and detector.precision == "float32"  # that of the run
 
 
 def test_what_is_gone_is_none(run: Path) -> None:

@@ -228,3 +228,9 @@ def test_the_log_follows_no_link_that_comes_later(tmp_path: Path) -> None:
 def test_no_run_fails_for_its_log(tmp_path: Path) -> None:
     with logging_to(tmp_path / "missing" / "run.log", Silent(), "call") as log:
         log.warn("not written")
+
+
+@pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="Windows asks for a right to make links")
+def test_a_folder_without_a_run_is_nothing_to_recover(tmp_path: Path) -> None:
+    (tmp_path / "away").symlink_to(tmp_path.parent)  # in a run this would be refused
+    RunFolder(tmp_path).recover()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,13 +11,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from anomalyncd import AnomalyNCD
+from anomalyncd.checksums import seal, unseal
 from anomalyncd.errors import RunError
 from anomalyncd.review.session import Session
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import FORMAT, RunFolder
+from anomalyncd.run.tables import read_csv
 from command import call, fail
 from scenes import content
 
@@ -256,6 +261,68 @@ def test_the_log_of_a_review_deletes_nothing(run: Path, outside: Path) -> None:
     before = content(outside)
     Session(run).close()
     assert content(outside) == before
+
+
+ARRAYS = {
+    "deeper": lambda values: values[None],
+    "flat": lambda values: values.reshape(-1),
+    "shorter": lambda values: values[:-1],
+    "narrower": lambda values: values[..., :-1],
+}
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_of_a_model_that_do_not_fit_each_other_are_one_line(kind: str, run: Path, line: Path) -> None:
+    file = run / "model.safetensors"
+    arrays, notes = unseal(file)
+    for name in arrays:
+        changed = np.ascontiguousarray(ARRAYS[kind](arrays[name]))
+        if changed.shape == arrays[name].shape:
+            continue
+        file.write_bytes(seal({**arrays, name: changed}, notes))
+        if kind == "shorter" and name in ("product.scenes", "looks.normal", "looks.defects"):
+            AnomalyNCD.load(run)  # an example less is a model too
+        else:
+            with pytest.raises(RunError, match="damaged, or not a model of anomalyncd"):
+                AnomalyNCD.load(run)
+                raise AssertionError(name)
+    file.write_bytes(seal({**arrays, "weight": arrays["weight"][None]}, notes))
+    for command in ("predict", "update"):
+        refused(command, run, line, "damaged, or not a model of anomalyncd")
+
+
+SHARDS = {
+    "a region of no image": lambda arrays, records: records["regions"][0].update(index=-1),
+    "a region of an image that was not read": lambda arrays, records: [r.update(error="x") for r in records["images"]],
+    "arrays deeper": lambda arrays, records: arrays.update(image=arrays["image"][None]),
+    "a row too few": lambda arrays, records: arrays.update(image=arrays["image"][1:]),
+    "a scene too few": lambda arrays, records: arrays.update(scenes=arrays["scenes"][1:]),
+}
+
+
+@pytest.mark.parametrize("kind", SHARDS)
+def test_a_shard_whose_parts_do_not_fit_each_other_is_damaged(kind: str, run: Path, line: Path) -> None:
+    shard = run / "tokens" / "00000.safetensors"
+    arrays, notes = unseal(shard)
+    records = json.loads(notes["records"])
+    SHARDS[kind](arrays, records)
+    whole = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+    shard.write_bytes(seal(whole, {**notes, "records": json.dumps(records)}))
+    refused("update", run, line, "does not fit what the run has stored")
+
+
+@pytest.mark.parametrize("column", ["classes", "unknown", "probability", "n_regions"])
+def test_a_table_without_one_of_its_columns_is_one_line(column: str, run: Path, line: Path) -> None:
+    read_csv(run / "images.csv").drop(columns=column).to_csv(run / "images.csv", index=False)
+    refused("report", run, line, f"it has no column {column}")
+
+
+def test_a_file_of_the_manifest_without_a_folder_is_looked_for_here(run: Path) -> None:
+    table = read_csv(run / "manifest.csv")
+    table.loc[0, "file"] = "x"
+    table.to_csv(run / "manifest.csv", index=False)
+    call("export", run, "--format", "labelstudio", "--quiet")
+    assert FinishedRun(run).file(table["image"][0]) == Path("x").absolute()
 
 
 def test_the_run_itself_may_be_a_link(run: Path, line: Path) -> None:

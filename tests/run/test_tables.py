@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import pandas as pd
 import pytest
 
 from anomalyncd.data.dataset import Sample
-from anomalyncd.errors import RunError
+from anomalyncd.errors import DataError, RunError
 from anomalyncd.regions.find import Region
 from anomalyncd.regions.records import ImageRecord
+from anomalyncd.run.evaluate import read_labels
 from anomalyncd.run.tables import manifest, read_csv, to_csv
 
 NAMES = {0: "normal", 1: "dent", 2: "class 2"}
@@ -75,3 +77,48 @@ def test_a_damaged_table_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "images.csv").write_bytes(content)
     with pytest.raises(RunError, match=r"images\.csv"):
         read_csv(tmp_path / "images.csv")
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ("image,label,label", "the column 'label' is there twice"),
+        (",".join(["image"] * 9000), "the column 'image' is there twice"),
+        (",".join(f"c{number}" for number in range(20_000)), "more than 10,100 columns"),
+        ("x" * 300_000, "more than 10,100 columns|field larger than"),
+    ],
+)
+def test_a_header_that_no_program_writes_is_refused_at_once(first: str, words: str, tmp_path: Path) -> None:
+    table = tmp_path / "images.csv"
+    table.write_text(first + "\n" + "1," * first.count(",") + "1\n")
+    started = time.process_time()
+    with pytest.raises(RunError, match=words):
+        read_csv(table)
+    with pytest.raises(DataError, match=words):
+        read_labels(table)
+    assert time.process_time() - started < 2
+
+
+def test_empty_columns_of_a_spreadsheet_do_not_matter(tmp_path: Path) -> None:
+    table = tmp_path / "labels.csv"
+    table.write_text("image,label,,\na.png,dent,,\n")
+    assert read_labels(table) == {"a.png": "dent"}
+    table.write_text("")
+    with pytest.raises(DataError, match="cannot be read as one"):
+        read_labels(table)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("height", 0), ("width", -1), ("height", 900_000), ("n_regions", -1), ("n_regions", 10**6)]
+)
+def test_a_size_or_number_that_cannot_be_is_refused_alone(column: str, value: int, tmp_path: Path) -> None:
+    table = manifest([image(0)], [Sample("0.png", Path("0.png"))], tmp_path)
+    table["width"] = table["height"] = 900
+    (tmp_path / "manifest.csv").write_text(to_csv(table))
+    assert len(read_csv(tmp_path / "manifest.csv")) == 1
+    table[column] = value
+    if value == 900_000:
+        table["width"] = 900_000
+    (tmp_path / "manifest.csv").write_text(to_csv(table))
+    with pytest.raises(RunError, match="expected the size of an image"):
+        read_csv(tmp_path / "manifest.csv")

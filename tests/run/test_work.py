@@ -221,7 +221,9 @@ def test_a_review_that_cannot_be_read_may_hold_work(
 
 def test_names_that_nobody_gave(tmp_path: Path) -> None:
     def said(names: object) -> str:
-        return work.work_of_people(names, tmp_path / "none", tmp_path / "none", "", finished=True)
+        return work.work_of_people(
+            names, tmp_path / "none", tmp_path / "none", "", finished=True, told=tmp_path / "none"
+        )
 
     assert not any(map(said, (None, [], {}, {"0": "normal", "1": "class 1", "2": "", "-1": "unknown"})))
     assert said({"0": "fine", "1": "class 1"}) == "names of classes (fine)"

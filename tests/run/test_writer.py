@@ -104,3 +104,12 @@ def test_what_a_killed_process_left_is_taken_away_and_what_a_living_one_writes_i
     with TableWriter(tmp_path / "t.csv") as table:
         table.add(pd.DataFrame({"a": [1]}))
     assert not dead.exists() and alive.exists() and elsewhere.exists()
+
+
+def test_rows_do_not_pile_up_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "GROUP", 3)
+    with TableWriter(tmp_path / "t.csv") as table:
+        for number in range(7):
+            table.add(pd.DataFrame({"a": [number]}))
+            assert sum(map(len, table._waiting)) == (number + 1) % 3
+    assert pd.read_csv(tmp_path / "t.csv")["a"].tolist() == list(range(7))

@@ -131,7 +131,21 @@ def install(target: Path, facts: dict[str, Any]) -> None:
     for name in facts["weights"]:
         run(program, "weights", "verify", name)
     say(f"Done, without a network. Next: {program} demo --out demo-run")
+    say(f"  or, in a browser: open {make_starter(target)}")
     say(f"To type `anomalyncd` alone, put {bin_folder} on your PATH.")
+
+
+def make_starter(target: Path) -> Path:
+    """A file to double-click that opens the studio."""
+    if os.name == "nt":
+        starter = target / "studio.bat"
+        content = '@echo off\r\n"%~dp0Scripts\\anomalyncd.exe" studio %*\r\nif errorlevel 1 pause\r\n'
+    else:
+        starter = target / ("studio.command" if sys.platform == "darwin" else "studio.sh")
+        content = '#!/bin/sh\nexec "$(dirname "$0")/bin/anomalyncd" studio "$@"\n'
+    starter.write_bytes(content.encode())
+    starter.chmod(0o755)
+    return starter
 
 
 def say(text: str) -> None:

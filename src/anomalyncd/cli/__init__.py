@@ -7,22 +7,26 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .. import __version__
 from ..errors import AnomalyNCDError
+from ..studio.as_job import JOB, as_job
 from .bench import bench
 from .commands import binarize, demo, detect, discover, weights
+from .day import day
 from .finished import evaluate, export, predict, report, update
-from .servers import review, serve
+from .servers import review, serve, studio
+from .watch import watch
 
 __all__ = ["app", "main"]
 
 STOPPED = 130  # what typer exits with on Ctrl-C
 COMMANDS: tuple[Callable[..., None], ...] = (
-    discover, detect, predict, evaluate, binarize, demo, export, report, review, serve, update,
+    day, discover, detect, predict, evaluate, binarize, demo, export, report, review, serve, studio, update, watch,
 )  # fmt: skip
 
 app = typer.Typer(
@@ -56,6 +60,14 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files hold what no terminal can show
+    if folder := os.environ.get(JOB):
+        with as_job(Path(folder)):
+            _run()
+    else:
+        _run()
+
+
+def _run() -> None:
     try:
         if "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             from ..discovery.torchrun import together

@@ -31,6 +31,8 @@ def discover(
     detector: opt.DetectorName = None,
     normal: opt.Normal = None,
     normal_maps: opt.NormalMaps = None,
+    known: opt.Known = None,
+    ignore: opt.Ignore = None,
     sensitivity: opt.Sensitivity = None,
     tile: opt.Tile = None,
     config: opt.ConfigFile = None,
@@ -62,6 +64,7 @@ def discover(
         config, settings, backbone=backbone, n_classes=classes, preset=preset, random_state=seed, device=device,
         has_normal=False if no_normal else None,
     )  # fmt: skip
+    given = merge_layers(given, opt.ignore_layer(ignore))
     if sensitivity is not None:
         given = merge_layers(given, {"detect": {"false_alarms": sensitivity}})
     given["n_classes"] = opt.n_classes(given.get("n_classes"))
@@ -80,7 +83,9 @@ def discover(
             f"{len(dataset)} images, {without} of them without a mask file: "
             + ("taken as normal." if model.has_normal else "taken whole.")
         )
-    model.fit(dataset, base=base, detector=detector, normal=normal, normal_maps=normal_maps, run=out, force=force)
+    model.fit(
+        dataset, base=base, detector=detector, normal=normal, normal_maps=normal_maps, known=known, run=out, force=force
+    )
     show_run(model, dataset.samples, out, progress)
 
 
@@ -97,6 +102,7 @@ def detect(
         Path | None, typer.Option(help="True masks, to measure with; by default ground_truth/ beside test/.")
     ] = None,
     exclude: opt.Exclude = None,
+    ignore: opt.Ignore = None,
     config: opt.ConfigFile = None,
     seed: opt.Seed = None,
     backbone: opt.Backbone = None,
@@ -112,6 +118,7 @@ def detect(
     from ..steps.truth import load_truth
 
     layer = opt.layered(config, settings, backbone=backbone, random_state=seed, device=device)
+    layer |= opt.ignore_layer(ignore)
     if fitted is not None:
         stored = detector_config(fitted)
         chosen = make_config(stored.model_dump(mode="json", exclude={"device"}), layer)

@@ -41,11 +41,13 @@ def predict(
         int | None, typer.Option(min=1, help="With ray: processes, one for each CPU by default.")
     ] = None,
     address: Annotated[str | None, typer.Option(help="With ray: of a cluster; by default this machine.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Page of a day (HTML) to write too, see `day`.")] = None,
+    quote_formulas: opt.QuoteFormulas = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Class new IMAGES with the model of a run."""
     from ..paths import resolved
-    from ..run.writer import TableWriter, check_table
+    from ..run.writer import TableWriter, check_table, safe_cells
 
     if engine not in ("local", "ray"):
         raise SettingsError(f"--engine must be local or ray, but got {engine!r}.")
@@ -53,10 +55,18 @@ def predict(
         if workers is not None or address is not None:
             raise SettingsError("--workers and --address go with --engine ray.")
         check_table(out)
+    if (page is not None or quote_formulas) and engine == "ray":
+        raise SettingsError("--page and --quote-formulas go with --engine local.")
+    if page is not None:
+        from ..day.html import check_page
+
+        check_page(page)
+    if quote_formulas and out.suffix.lower() != ".csv":
+        raise SettingsError(f"{out}: --quote-formulas is about .csv tables.")
     regions = out.with_name(f"{out.stem}_regions{out.suffix}")
     read = {resolved(path) for path in (run, images, maps, masks) if path is not None}
     read |= {resolved(run / name) for name in OWN if name != EXPORT}
-    for path in (out, regions):
+    for path in (out, regions, *([page] if page else [])):
         if resolved(path) in read:
             raise SettingsError(f"{path}: this would be written over what is read. Choose another place for --out.")
     progress = opt.make_progress(quiet)
@@ -75,12 +85,18 @@ def predict(
         counts, n_skipped = Counter[str](), 0
         with TableWriter(out) as image_table, TableWriter(regions) as region_table:  # regions are closed first
             for found in model.predictor(bare=inputs.is_bare).stream(inputs, progress):
-                region_table.add(found.regions)
-                image_table.add(found.images)
+                region_table.add(safe_cells(found.regions) if quote_formulas else found.regions)
+                image_table.add(safe_cells(found.images) if quote_formulas else found.images)
                 counts.update(found.images["class_name"])
                 n_skipped += len(found.skipped)
     show_counts(counts)
     typer.echo(f"\n{out} and {regions}; {counted(n_skipped, 'file')} skipped.")
+    if page is not None:
+        from ..day.html import write_day
+        from ..day.source import read_table
+
+        write_day(read_table(out, time="file", root=inputs.root), page)
+        typer.echo(str(page))
 
 
 def evaluate(
@@ -105,10 +121,18 @@ def evaluate(
 
 def update(
     run: opt.Run,
-    images: opt.Images,
+    images: Annotated[
+        Path | None, typer.Argument(metavar="IMAGES", help="As for `discover`; may be left out with --normal.")
+    ] = None,
     maps: opt.Maps = None,
     masks: opt.Masks = None,
     exclude: opt.Exclude = None,
+    known: opt.Known = None,
+    normal: Annotated[
+        Path | None,
+        typer.Option(help="False alarms and other normal images for the run's detector; says what this would change."),
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="With --normal: keep it, rather than only say it.")] = False,
     device: opt.Device = "auto",
     quiet: opt.Quiet = False,
 ) -> None:
@@ -117,13 +141,19 @@ def update(
     from ..run.finished import FinishedRun
 
     progress = opt.make_progress(quiet)
+    if normal is not None:
+        _learn_normal(run, normal, device, apply, progress)
+    if images is None:
+        if normal is None:
+            raise SettingsError("give IMAGES to take in, or --normal with images to learn as normal.")
+        return
     model = AnomalyNCD.load(run, device=device, progress=progress)
     inputs = model.run_.gather(images, maps, masks, exclude or ())
     for note in inputs.notes:
         progress.warn(note)
     opt.warn_of_unknown(exclude, images, progress)
     inputs.check_outside(run)
-    found = model.update(inputs)
+    found = model.update(inputs, known=known)
     if found.known:
         typer.echo(f"{counted(len(found.known), 'image')} in the run already, left as they are")
     typer.echo(
@@ -148,6 +178,24 @@ def update(
     show_counts(model.images_["class_name"])
     draw(FinishedRun(run), progress)
     typer.echo(f"Next: anomalyncd review {quoted(run)}   (look at what is new, and name it)")
+
+
+def _learn_normal(run: Path, normal: Path, device: str, apply: bool, progress: Silent) -> None:
+    from ..data.gather import gather_normal
+    from ..steps.normal import learn_normal
+
+    found = learn_normal(run, gather_normal(normal), progress, device=device, apply=apply)
+    typer.echo(
+        f"{counted(found.n_normal, 'image')} learned as normal. Of {counted(found.n_defective, 'image')} that the run calls "
+        f"defective, {len(found.turned)} would score like normal ones{': ' if found.turned else ''}"
+        f"{', '.join(found.turned[:MOST_NAMES])}{', …' * (len(found.turned) > MOST_NAMES)}"
+    )
+    if found.lost:
+        some = ", ".join(found.lost[:MOST_NAMES])
+        progress.warn(
+            f"{counted(len(found.lost), 'known defect')} would be lost: {some}. Look at the normal images again."
+        )
+    typer.echo("The run's detector has learned it." if apply else "Nothing was changed: call it again with --apply.")
 
 
 def report(
@@ -180,13 +228,17 @@ def report(
 def export(
     run: opt.Run,
     format: Annotated[
-        str, typer.Option("--format", help="csv, coco, labelstudio, fiftyone, folders, onnx or openvino.")
+        str,
+        typer.Option("--format", help="csv, xlsx, coco, yolo, voc, labelstudio, fiftyone, folders, onnx or openvino."),
     ],
     out: Annotated[Path | None, typer.Option(help="Folder to write, RUN/export/FORMAT by default.")] = None,
     root: Annotated[
         Path | None, typer.Option(help="labelstudio: folder that it serves; above the images' folder by default.")
     ] = None,
-    link: Annotated[bool, typer.Option("--link", help="folders: link images instead of copying them.")] = False,
+    link: Annotated[
+        bool, typer.Option("--link", help="folders, yolo, voc: link images instead of copying them.")
+    ] = False,
+    quote_formulas: opt.QuoteFormulas = False,
     int8: Annotated[bool, typer.Option("--int8", help="openvino: 8-bit numbers, smaller and faster.")] = False,
     calibration: Annotated[
         Path | None, typer.Option(metavar="IMAGES", help="int8: images to take ranges from; the run's by default.")
@@ -194,20 +246,22 @@ def export(
     quiet: opt.Quiet = False,
 ) -> None:
     """Write the results of RUN in the format of another tool, or its model for machines without torch."""
-    from ..export import MARKER, NETWORKS, check_format, export_run
+    from ..export import COPIES, MARKER, NETWORKS, check_format, export_run
 
     check_format(format)
     progress = opt.make_progress(quiet)
     if format in NETWORKS:
-        if root is not None or link:
-            raise SettingsError(f"--root and --link are about images, so they do not go with --format {format}.")
+        if root is not None or link or quote_formulas:
+            raise SettingsError(
+                f"--root, --link and --quote-formulas are about images and tables, so they do not go with --format {format}."
+            )
         _export_networks(run, format, out, int8, calibration, progress)
         return
     if int8 or calibration is not None:
         raise SettingsError(f"--int8 and --calibration are about networks, so they do not go with --format {format}.")
-    found = export_run(run, format, out, root=root, link=link, progress=progress)
+    found = export_run(run, format, out, root=root, link=link, quote=quote_formulas, progress=progress)
     typer.echo(f"{counted(found.n_images, 'image')}, {counted(found.n_regions, 'region')}: {found.folder}")
-    left_out = ", left out" if format == "folders" else ""
+    left_out = ", left out" if format in COPIES else ""
     for names, why in (
         (found.missing, f"file gone since the run was made{left_out}"),
         (found.without_file, "array without a file, left out"),
@@ -245,6 +299,12 @@ def _next(format: str, found: Exported) -> str:
     folder = found.folder
     if format == "csv":
         return f"open {quoted(folder / 'images.csv')} in a spreadsheet, one row an image."
+    if format == "xlsx":
+        return f"open {quoted(folder / 'results.xlsx')} in a spreadsheet."
+    if format == "yolo":
+        return f"yolo detect train data={quoted(folder / 'data.yaml')}   (after you have put images for `val` apart)"
+    if format == "voc":
+        return f"look into {quoted(folder / 'Annotations')}, a file an image."
     if format == "coco":
         return f'python -c "from pycocotools.coco import COCO; COCO({str(folder / "annotations.json")!r})"'
     if format == "labelstudio":

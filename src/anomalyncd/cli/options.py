@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import SettingsError
+from ..studio.as_job import JOB, PROGRESS
 
 if TYPE_CHECKING:
     from ..progress import Terminal
@@ -42,6 +44,20 @@ NormalMaps = Annotated[
         help="With --maps: maps of normal products, which tell how normal ones score (their images: --normal)."
     ),
 ]
+Known = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR|TABLE|RUN",
+        help="Kinds with names: class folders, a table of image and label, or a reviewed run. Others are found beside them.",
+    ),
+]
+Ignore = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Where nothing is looked for: a mask of a reference image, white there; or JSON with polygons.",
+    ),
+]
 Sensitivity = Annotated[
     float | None,
     typer.Option(
@@ -70,6 +86,12 @@ Precision = Annotated[
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as learn.epochs=10. Repeatable.")
+]
+QuoteFormulas = Annotated[
+    bool,
+    typer.Option(
+        "--quote-formulas", help="An apostrophe before texts that begin with = + - @, which spreadsheets compute."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 
@@ -101,6 +123,16 @@ def detector_layer(name: str | None, tile: int | None) -> dict[str, Any]:
     return {"detect": {"name": name, "settings": {"tile": tile}}}
 
 
+def ignore_layer(path: Path | None) -> dict[str, Any]:
+    """What --ignore sets."""
+    if path is None:
+        return {}
+
+    from ..binarize.ignore import read_ignored
+
+    return {"ignore": read_ignored(path)}
+
+
 def n_classes(value: Any) -> int | str:
     """--classes as a number, or auto."""
     if value is None or value == "auto":
@@ -124,9 +156,10 @@ def warn_of_unknown(exclude: Sequence[str] | None, images: Path, progress: Termi
 
 
 def make_progress(quiet: bool) -> Terminal:
-    """Bars on standard error, or warnings only."""
-    from ..progress import Terminal
+    """Bars on standard error, or warnings only; a file where the studio has started this command."""
+    from ..progress import Recorded, Terminal
 
-    progress = Terminal(bars=not quiet)
+    job = os.environ.get(JOB)
+    progress = Recorded(Path(job) / PROGRESS) if job else Terminal(bars=not quiet)
     progress.call = shlex.join(["anomalyncd", *sys.argv[1:]])
     return progress

@@ -1,4 +1,4 @@
-"""Commands that start a server: `serve` and `review`."""
+"""Commands that start a server: `serve`, `review` and `studio`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,19 @@ from .finished import load_fitted
 from .show import counted, inputs_of, quoted
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
     from ..discovery.classify import Predictor
 
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the address.")]
 MB = 1_000_000
 SHORTEST_TOKEN = 8
-NEEDED = {"review": ("fastapi", "uvicorn"), "serve": ("fastapi", "uvicorn", "python_multipart", "prometheus_client")}
+NEEDED = {
+    "review": ("fastapi", "uvicorn"),
+    "studio": ("fastapi", "uvicorn"),
+    "serve": ("fastapi", "uvicorn", "python_multipart", "prometheus_client"),
+    "watch": ("fastapi", "uvicorn", "prometheus_client"),
+}
 
 
 def serve(
@@ -51,7 +59,8 @@ def serve(
 ) -> None:
     """Class images with RUN over HTTP."""
     made, token = token == "auto", checked_token("serve", token, host)
-    from ..serve.app import make_api, needs_of
+    from ..discovery.classify import needs_of
+    from ..serve.app import make_api
     from ..serve.server import Server
     from ..serve.traffic import Limits
 
@@ -77,9 +86,9 @@ def serve(
 
 def load(run: Path, device: str, precision: str = "auto") -> tuple[Predictor, dict[int, int] | None]:
     """A run, or its export, ready to work, and how many of its images each class has, where that is known."""
+    from ..discovery.classify import warm_up
     from ..progress import Silent
     from ..runtime import Runtime
-    from ..serve.batching import warm_up
 
     fitted = load_fitted(run, device, precision, Silent())
     predictor = fitted.predictor()
@@ -93,30 +102,21 @@ def review(
     port: opt.Port = 8765,
     host: opt.Host = "127.0.0.1",
     token: opt.Token = None,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    no_browser: NoBrowser = False,
 ) -> None:
     """Name, merge, split and correct the classes of RUN on a page in the browser."""
     made, token = token == "auto", checked_token("review", token, host)
-    import uvicorn
-
     from ..review.app import make_app
     from ..run.finished import FinishedRun
-    from ..serve.server import config_of
 
     with listen(host, port) as listener:
         web = make_app(run, token)
         with closing(web.state):
-            address = f"{address_of(listener, host)}/"
-            if made and token:
-                address += f"?token={quote(token, safe='')}"
-            elif token:  # one of the user's own is neither for the screen nor for the command line of a browser
-                address += "?token=TOKEN   (put yours in the place of TOKEN)"
-            typer.echo(f"Review {quoted(run)} at {address}\nEvery action is stored at once. Ctrl-C ends it.")
-            if not no_browser and _has_screen() and (made or not token):
-                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-            server = uvicorn.Server(config_of(web))
-            with suppress(KeyboardInterrupt):
-                server.run(sockets=[listener])
+            typer.echo(f"Review {quoted(run)} at {page_address(listener, host, token, made=made)}")
+            typer.echo("Every action is stored at once. Ctrl-C ends it.")
+            serve_page(
+                web, listener, page_address(listener, host, token, made=made), no_browser or bool(token and not made)
+            )
             waiting = len(web.state.session.classes.done)
     if waiting:
         typer.echo(f"\n{counted(waiting, 'correction')} kept, not applied yet.")
@@ -125,6 +125,68 @@ def review(
         inputs = inputs_of(FinishedRun(run, device="cpu").model)
         typer.echo(f"\nNext: anomalyncd export {quoted(run)} --format csv")
         typer.echo(f"  or: anomalyncd predict {quoted(run)} NEW_IMAGES {inputs}--out new.csv")
+
+
+def studio(
+    workspace: Annotated[
+        Path | None,
+        typer.Argument(metavar="WORKSPACE", help="Folder of runs; `anomalyncd-studio` in your home by default."),
+    ] = None,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder that the page may choose images from. Repeatable; your home by default, and with --host none.",
+        ),
+    ] = None,
+    port: opt.Port = 8765,
+    host: opt.Host = "127.0.0.1",
+    token: opt.Token = None,
+    backbone: opt.Backbone = None,
+    settings: opt.Set = None,
+    no_browser: NoBrowser = False,
+) -> None:
+    """Runs, reports, reviews and predictions on one page in the browser: from a folder to named kinds of defects."""
+    made, token = token == "auto", checked_token("studio", token, host)
+    from ..config import make_config
+    from ..serve.guard import is_loopback
+    from ..studio.app import make_studio
+    from ..studio.roots import Roots
+
+    make_config(opt.layered(None, settings, backbone=backbone))  # mistakes are said now, not by the first job
+    options = [*(["--backbone", backbone] if backbone else []), *(f"--set={text}" for text in settings or ())]
+    place = workspace or Path.home() / "anomalyncd-studio"
+    roots = Roots(images if images else [Path.home()] if is_loopback(host) else [])
+    with listen(host, port) as listener:
+        web = make_studio(place, roots, token, options=options)
+        with closing(web.state):
+            address = page_address(listener, host, token, made=made)
+            typer.echo(f"Studio of {quoted(place)} at {address}\nCtrl-C ends it; a job under way goes on by itself.")
+            serve_page(web, listener, address, no_browser or bool(token and not made))
+            left = sum(web.state.jobs.state(job) in ("running", "waiting") for job in web.state.jobs.all())
+    if left:
+        typer.echo(f"\n{counted(left, 'job')} not finished yet.")
+    typer.echo(f"Next: anomalyncd studio {quoted(place)}   (everything is kept)")
+
+
+def page_address(listener: socket.socket, host: str, token: str | None, *, made: bool) -> str:
+    """With the token only if it was made here: a user's own is neither for the screen nor for a browser's command line."""
+    address = f"{address_of(listener, host)}/"
+    if token:
+        address += f"?token={quote(token, safe='')}" if made else "?token=TOKEN   (put yours in the place of TOKEN)"
+    return address
+
+
+def serve_page(web: FastAPI, listener: socket.socket, address: str, no_browser: bool) -> None:
+    """Serve a page until Ctrl-C, and open it where there is a screen."""
+    import uvicorn
+
+    from ..serve.server import config_of
+
+    if not no_browser and _has_screen():
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(config_of(web)).run(sockets=[listener])
 
 
 def checked_token(command: str, token: str | None, host: str) -> str | None:

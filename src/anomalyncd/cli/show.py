@@ -118,9 +118,9 @@ def show_run(model: AnomalyNCD, items: Sequence[Sample], out: Path, progress: Te
     show_small(run)
     draw(run, progress)
     labels = "" if "true_label" in model.images_ else " --labels TABLE"
-    typer.echo(f"Next: anomalyncd evaluate {quoted(out)}{labels}")
-    typer.echo(f"  or: anomalyncd review {quoted(out)}   (name, merge and correct the classes)")
+    typer.echo(f"Next: anomalyncd review {quoted(out)}   (name, merge and correct the classes)")
     typer.echo(f"  or: anomalyncd predict {quoted(out)} NEW_IMAGES {inputs_of(model.model_)}--out new.csv")
+    typer.echo(f"  or: anomalyncd evaluate {quoted(out)}{labels}   (where the true classes are known)")
 
 
 def inputs_of(model: DiscoveryModel) -> str:

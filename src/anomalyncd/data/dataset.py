@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, MissingDataError, SettingsError
-from ..paths import counted, is_inside, named, path_of, posix, resolved
+from ..paths import counted, is_inside, named, names_of, path_of, posix, resolved
 from .companions import find_companions, missing_maps
 from .images import IMAGE_SUFFIXES
 from .layouts import find_images, product_folder
@@ -164,7 +164,7 @@ def load_dataset(
     (['crack/000.png', 'good/000.png'], ['crack', 'good'])
     """
     source = path_of(images, "images")
-    excluded = {exclude} if isinstance(exclude, str) else set(exclude)
+    excluded = names_of(exclude, "exclude")
     places: dict[str, Path] = {}
     if maps is not None:
         places["map"] = _map_place(path_of(maps, "maps"))

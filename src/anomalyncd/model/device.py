@@ -17,6 +17,8 @@ def choose_device(name: str) -> torch.device:
     >>> choose_device("cpu")
     device(type='cpu')
     """
+    if not isinstance(name, str):
+        raise SettingsError(f"device must be a name as auto, cpu or cuda, but got {type(name).__name__}.")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

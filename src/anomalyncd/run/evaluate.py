@@ -13,12 +13,14 @@ from ..data.lists import check_text
 from ..errors import DataError, MissingDataError
 from ..metrics import Evaluation, evaluate
 from .finished import FinishedRun
+from .folder import KNOWN
+from .tables import header, read_csv
 
 
 def evaluate_run(
     run: str | Path | FinishedRun, labels: Path | None = None, normal_names: Sequence[str] | None = None
 ) -> tuple[Evaluation, int]:
-    """Scores of a run and the number of files that it had to skip.
+    """Scores of a run and the number of files that it had to skip. Images that were told (known.csv) do not count.
 
     Parameters
     ----------
@@ -38,7 +40,11 @@ def evaluate_run(
         raise DataError(
             f"{run.path}: its images lay in no class folders, so there is nothing to compare with. Give --labels TABLE."
         )
-    known = truth.notna()
+    known = truth.notna() & ~images["image"].isin(told_images(run))
+    if not known.any():
+        raise DataError(
+            f"{run.path}: every image with a true label was given as a known example, so none is left to score."
+        )
     there = sorted(set(truth[known]))
     if unknown := sorted(set(normal_names or ()) - set(there)):
         raise DataError(f"--normal-label {unknown[0]}: no image has this label; there are {', '.join(there)}.")
@@ -50,6 +56,12 @@ def evaluate_run(
     return found, len(run.skipped)
 
 
+def told_images(run: FinishedRun) -> set[str]:
+    """Ids of images whose class was told before classes were learned."""
+    path = run.folder.place(KNOWN)
+    return set(read_csv(path)["image"]) if path.exists() else set()
+
+
 def read_labels(path: Path) -> dict[str, str]:
     """Image id → label, from a CSV with the columns `image` and `label`; an empty label is none."""
     expected = f"{path}: expected a CSV table with the columns image and label"
@@ -59,6 +71,7 @@ def read_labels(path: Path) -> dict[str, str]:
         raise MissingDataError(f"{expected}, but there is no such file.")
     check_text(path)
     try:
+        header(path)
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise DataError(f"{expected}, in UTF-8, but it cannot be read as one ({error}).") from error

@@ -35,6 +35,7 @@ from .folder import (
     GROUPS,
     HISTORY,
     IMAGES_TABLE,
+    KNOWN,
     MANIFEST,
     REGIONS_TABLE,
     TREE,
@@ -277,7 +278,7 @@ with `anomalyncd discover`.
     def file(self, name: str) -> Path | None:
         """Where the image lay when the run was made; None for an array."""
         place = self._cell(name, "file")
-        return Path(place) if place else None
+        return Path(place).absolute() if place else None
 
     def size(self, name: str) -> tuple[int, int]:
         """(H, W) of an image, without reading it."""
@@ -316,9 +317,10 @@ with `anomalyncd discover`.
 
 
 def read_corrections(run: Path) -> dict[Key, int]:
-    """(image, region) → class that a person decided on, of a run that need not be finished."""
-    path = RunFolder(run).place(CORRECTIONS)
-    if not path.exists():
+    """(image, region) → class that a person decided on, or told beforehand, of a run that need not be finished."""
+    places = [RunFolder(run).place(name) for name in (CORRECTIONS, KNOWN)]  # the former hold the latter too
+    path = next((place for place in places if place.exists()), None)
+    if path is None:
         return {}
     table = read_csv(path)
     keys = zip(table["image"], table["region"].astype(int), strict=True)

@@ -34,6 +34,7 @@ CORRECTIONS = "corrections.csv"  # classes of single regions that a person decid
 APPLIED = "applied.json"  # which corrections of the review the tables hold
 COUNT = "count.json"
 GROUPS = "groups.csv"
+KNOWN = "known.csv"  # regions whose class was told before classes were learned
 TREE = "tree.json"  # which classes would become one next, and which would fall into two
 REPORT = "report.html"
 RETRAINED = "tokens/trained.safetensors"  # features of all regions after training, where the network changed
@@ -54,7 +55,7 @@ JUNCTION = 0xA0000003  # st_reparse_tag of what Windows has besides symbolic lin
 # What a run ends with: gone as soon as an earlier stage is done anew, so that a folder is whole or says that it is not.
 RESULTS = (
     MODEL_FILE, IMAGES_TABLE, REGIONS_TABLE, MANIFEST, CLASS_NAMES, HISTORY, CLASS_SHEET, CORRECTIONS, APPLIED, COUNT,
-    GROUPS, TREE, NORMAL_SCORES, "pictures", REPORT,
+    GROUPS, TREE, KNOWN, NORMAL_SCORES, "pictures", REPORT,
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",
@@ -202,7 +203,7 @@ class RunFolder:
         """Refuse, in these words, what would end the work of people in this run; copy it to `kept/` if `force` is set."""
         work = work_of_people(
             self.read_json(CLASS_NAMES), self.place(CORRECTIONS), self.place(REVIEW_LOG),
-            self.key("learn"), finished=self.place(IMAGES_TABLE).exists(),
+            self.key("learn"), told=self.place(KNOWN), finished=self.place(IMAGES_TABLE).exists(),
         )  # fmt: skip
         if not work:
             return

@@ -84,11 +84,12 @@ class Stages:
         dataset: Dataset,
         base: Dataset | None,
         regions: RegionStore,
+        known: Sequence[Any],
         read: Callable[[], T | None],
         make: Callable[[], T],
     ) -> T:
-        """What was learned from the regions, as `once` gives it."""
-        return self.once("learn", self.learn_key(dataset, base, regions), read, make, RETRAINED)
+        """What was learned from the regions, as `once` gives it; known : what was told of them."""
+        return self.once("learn", self.learn_key(dataset, base, regions, known), read, make, RETRAINED)
 
     def keep_learned(
         self, model: bytes, history: Sequence[Mapping[str, float]], count: Mapping[str, Any] | None
@@ -119,12 +120,12 @@ class Stages:
         return stable_hash(
             self._network(), config.detect.model_dump(exclude={"false_alarms"}), config.random_state,
             fingerprint(samples), fingerprint(normal),
-            [file_identity(file) for file in files], [] if detector is None else state_of(detector),
+            [file_identity(file) for file in files], [] if detector is None else state_of(detector), *self._ignore(),
         )  # fmt: skip
 
     def range_key(self, dataset: Dataset) -> str:
         """Of the range of the maps."""
-        rest = [FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump()]
+        rest = [FORMAT, __version__, self.config.has_normal, self.config.binarize.model_dump(), *self._ignore()]
         run = self.folder.path
         return self._key(dataset, lambda: stable_hash(*rest, fingerprint(dataset, run), fingerprint(self.normal, run)))
 
@@ -134,7 +135,7 @@ class Stages:
 
     def normal_key(self) -> str:
         """Of the looks of normal images."""
-        return stable_hash(self._features(), fingerprint(self.normal, self.folder.path))
+        return stable_hash(self._features(), fingerprint(self.normal, self.folder.path), *self._ignore())
 
     def base_key(self, base: Dataset | None) -> str:
         """Of the regions of a labelled base set."""
@@ -142,14 +143,16 @@ class Stages:
             return ""
         return self._key(base, lambda: stable_hash(self._features(), fingerprint(base), base.labels))
 
-    def learn_key(self, dataset: Dataset, base: Dataset | None, regions: RegionStore) -> str:
+    def learn_key(self, dataset: Dataset, base: Dataset | None, regions: RegionStore, known: Sequence[Any] = ()) -> str:
         """Of the classes: also of which files could be read."""
         return stable_hash(
             self.regions_key(dataset), self.base_key(base),
             self.config.model_dump(
-                mode="json", exclude={"merge": True, "preset": True, "unknown": True, "detect": {"false_alarms"}}
+                mode="json",
+                exclude={"merge": True, "preset": True, "unknown": True, "ignore": True, "detect": {"false_alarms"}},
             ),
             [region.digest for region in regions.regions], [bool(record.error) for record in regions.images],
+            *([known] if known else []),
         )  # fmt: skip
 
     def _key(self, dataset: Dataset, make: Callable[[], str]) -> str:
@@ -159,6 +162,10 @@ class Stages:
                 return key
         self._keys.append((dataset, make()))
         return self._keys[-1][1]
+
+    def _ignore(self) -> list[Any]:
+        """Parts of the pictures that are ignored, where there are any."""
+        return [self.config.ignore] if self.config.ignore else []
 
     def _network(self) -> list[Any]:
         weights = self.config.model.weights

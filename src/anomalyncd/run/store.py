@@ -113,10 +113,16 @@ class RegionStore:
         self.images = [record for shard in shards for record in shard.images]
         self.regions = [record for shard in shards for record in shard.regions]
         names = dict.fromkeys(name for shard in shards for name in shard.parts)
-        self.parts = {name: np.concatenate([s.parts[name] for s in shards if name in s.parts]) for name in names}
         seen = [shard.scenes for shard in shards if shard.scenes is not None]
         whole = [shard.scenes is not None or not shard.images for shard in shards]
-        self.scenes = np.concatenate(seen) if seen and all(whole) else None
+        try:
+            self.parts = {name: np.concatenate([s.parts[name] for s in shards if name in s.parts]) for name in names}
+            self.scenes = np.concatenate(seen) if seen and all(whole) else None
+        except ValueError as error:
+            raise RunError(
+                f"{self.run.path / self.tokens}: arrays of several networks ({error}). Remove the folder and call the "
+                "same `discover` again."
+            ) from error
         return self
 
     def _read(self, number: int, *, with_pictures: bool = False) -> Extracted | None:
@@ -129,6 +135,13 @@ class RegionStore:
             records = json.loads(notes["records"])
             images = [_sound(ImageRecord(**row)) for row in records["images"]]
             found = Extracted(images, [_region(row) for row in records["regions"]], parts=parts, scenes=scenes)
+            readable = {record.index for record in images if not record.error}
+            if not {region.index for region in found.regions} <= readable:
+                raise ValueError("a region of no image")
+            if any(part.ndim != 4 or len(part) != len(found.regions) for part in parts.values()):
+                raise ValueError("arrays that are not of these regions")
+            if scenes is not None and (scenes.ndim != 2 or len(scenes) != len(images)):
+                raise ValueError("scenes that are not of these images")
             masked = set(records.get("masks", ()))
             names = [self.mask_name(record) for record in images if record.index in masked]
             names += [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from .folder import (
     GROUPS,
     HISTORY,
     IMAGES_TABLE,
+    KNOWN,
     MANIFEST,
     REGIONS_TABLE,
     RunFolder,
@@ -29,6 +32,7 @@ from .folder import (
 )
 
 LARGEST = 4_000_000_000  # bytes of a table, ten million images
+MOST_COLUMNS, LONGEST_HEADER = 10_100, 200_000  # one for each of 10,000 classes; letters of all
 DIGITS = 6  # of all figures: equal results are equal bytes, whichever engine computed them
 REGION_COLUMNS = (
     "image", "region", "x", "y", "width", "height", "crop_x", "crop_y", "crop_size", "area", "score",
@@ -39,6 +43,7 @@ REQUIRED = {
     REGIONS_TABLE: (*REGION_COLUMNS[:6], "area", "score", "label", "class_name", "probability"),
     MANIFEST: ("image", "status", "height", "width", "n_regions", "message"),
     CORRECTIONS: ("image", "region", "label"),
+    KNOWN: ("image", "region", "label", "class_name", "looks_like"),
     GROUPS: ("group", "image", "region"),
 }
 WHOLE_NUMBERS = (
@@ -114,11 +119,23 @@ def to_csv(table: pd.DataFrame) -> str:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """A table of a run; names stay text even where they look like numbers, and numbers are exact."""
-    text = ("image", "class_name", "crop", "classes", "true_label", "message", "status", "file", "map", *MARKS)
+    text = (
+        "image",
+        "class_name",
+        "looks_like",
+        "crop",
+        "classes",
+        "true_label",
+        "message",
+        "status",
+        "file",
+        "map",
+        *MARKS,
+    )
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it has more than {LARGEST:,} bytes")
-        columns = pd.read_csv(path, nrows=0).columns
+        columns = header(path)
         table = pd.read_csv(
             path, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(text, str),
             converters={name: float for name in columns if name.startswith("p_")},
@@ -127,6 +144,22 @@ def read_csv(path: Path) -> pd.DataFrame:
         raise RunError(f"{path}: expected a table of a run ({error}).") from error
     _check(table, path)
     return table
+
+
+def header(path: Path) -> list[str]:
+    """Names of the columns of a CSV table, each there once: pandas would take hours over a stranger's million equal ones."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        line = file.readline(LONGEST_HEADER + 1)
+    try:
+        names = next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise ValueError(error) from error
+    if len(line) > LONGEST_HEADER or len(names) > MOST_COLUMNS:
+        raise ValueError(f"it has more than {MOST_COLUMNS:,} columns")
+    name, count = max(Counter(filter(None, names)).items(), key=lambda item: item[1], default=("", 1))
+    if count > 1:
+        raise ValueError(f"the column {name!r} is there twice")
+    return names
 
 
 def _check(table: pd.DataFrame, path: Path) -> None:

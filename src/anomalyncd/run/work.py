@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import sqlite3
@@ -32,7 +33,7 @@ FROM waiting
 """
 
 
-def work_of_people(names: Any, corrections: Path, log: Path, learned: str, *, finished: bool) -> str:
+def work_of_people(names: Any, corrections: Path, log: Path, learned: str, *, finished: bool, told: Path) -> str:
     """What would be lost if classes were learned anew, in words; empty where there is nothing.
 
     Parameters
@@ -40,9 +41,11 @@ def work_of_people(names: Any, corrections: Path, log: Path, learned: str, *, fi
     names : what classes.json holds; corrections : corrections.csv, which `apply` of the review and `update` write
     log : of the review; learned : key of the stage whose classes the run has now
     finished : whether the run has tables, without which no action can be applied any more
+    told : known.csv; names that stand there are kept elsewhere
     """
     named = names.items() if isinstance(names, dict) else ()
-    given = [str(name) for label, name in named if _is_given(label, name)]
+    kept = _told_names(told)
+    given = [str(name) for label, name in named if _is_given(label, name) and name not in kept]
     parts = []
     if given:
         parts.append(f"names of classes ({', '.join(given[:SHOWN])}{', …' if len(given) > SHOWN else ''})")
@@ -51,6 +54,15 @@ def work_of_people(names: Any, corrections: Path, log: Path, learned: str, *, fi
     if finished and (waiting := _waiting(log, learned)):
         parts.append(waiting)
     return ", ".join(parts)
+
+
+def _told_names(path: Path) -> set[str]:
+    """Names of classes that were given together with their examples."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return {row.get("class_name") or "" for row in csv.DictReader(file)}
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return set()
 
 
 def _is_given(label: str, name: object) -> bool:

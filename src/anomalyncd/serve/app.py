@@ -17,14 +17,14 @@ from starlette.middleware import Middleware
 
 from .. import __version__
 from ..checksums import stable_hash
-from ..discovery.classify import Predictor
+from ..discovery.classify import Predictor, needs_of
 from ..discovery.model import DiscoveryModel
 from ..errors import BadFileError
 from . import schema
 from .batching import Batcher, Classed
 from .guard import answer_errors
 from .masks import Mask, image_run_lengths, region_masks, to_png
-from .schema import MaskForm, Needs
+from .schema import MaskForm
 from .traffic import Limits, Metrics, ServiceGuard, Traffic
 from .uploads import check_content_type, parse
 
@@ -128,13 +128,6 @@ def make_api(
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     return app
-
-
-def needs_of(predictor: Predictor) -> Needs:
-    """What clients must send with each image: nothing else (`image`), a `map` or a `mask`."""
-    if predictor.detector is not None:
-        return "image"
-    return "mask" if predictor.model.binarizer is None else "map"
 
 
 def describe(predictor: Predictor, counts: Mapping[int, int] | None, limits: Limits) -> schema.ModelAnswer:

@@ -221,17 +221,3 @@ def _split(prepared: Sequence[Extracted], prediction: Prediction) -> dict[int, C
             mask = one.masks.get(record.index)
             found[record.index] = Classed(record, row, regions.get(record.id, []), probabilities, mask)
     return found
-
-
-def warm_up(predictor: Predictor) -> None:
-    """Class an image before any client comes: the first takes longest, because compilers and libraries start with it."""
-    binarizer, place = predictor.model.binarizer, (slice(64, 128), slice(64, 128))
-    image = np.full((256, 256, 3), 128, np.uint8)
-    marks = np.full((256, 256), 0 if binarizer is None else binarizer.low_, np.float32)
-    image[place], marks[place] = 255, 1 if binarizer is None else binarizer.high_
-    if binarizer is None:
-        item = Sample("warm", image, mask=marks)
-    else:
-        item = Sample("warm", image, map=None if predictor.detector is not None else marks)
-    for found in predictor.extract([item]):
-        predictor.classify(found)

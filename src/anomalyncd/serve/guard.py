@@ -82,7 +82,8 @@ class Guard:
             nonlocal begun
             if message["type"] == "http.response.start":
                 begun, headers = True, MutableHeaders(scope=message)
-                headers.update(SECURITY_HEADERS)
+                for name, value in SECURITY_HEADERS.items():  # a page of the app's own may ask for others
+                    headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 

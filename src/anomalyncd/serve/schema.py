@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from ..discovery.classify import Needs
+
 MaskForm = Literal["rle", "png", "none"]
-Needs = Literal["image", "map", "mask"]
 LONGEST_NAME = 255
 IMAGE_TYPES = (
     "image/png", "image/jpeg", "image/bmp", "image/tiff", "image/webp", "application/octet-stream"

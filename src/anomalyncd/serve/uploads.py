@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, FormParser, parse_options_header
 
-from .schema import IMAGE_TYPES, LONGEST_NAME, Needs, PredictRequest
+from ..discovery.classify import Needs
+from .schema import IMAGE_TYPES, LONGEST_NAME, PredictRequest
 
 JSON_TYPE, FORM_TYPE = "application/json", "multipart/form-data"
 FIELDS = ("image", "map", "mask")
