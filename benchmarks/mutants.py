@@ -31,7 +31,10 @@ from mutation.suite import LIBRARIES, Suite, Test, preload
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("binarize", "regions", "model", "learn", "assign", "metrics", "detect", "discovery", "run")
 # What takes long comes last: a fault that these rooms' own tests notice needs no others.
-TESTS = (*(f"tests/{room}" for room in ROOMS), "tests/data", "tests/steps", "tests/test_estimator.py", "tests/report")
+NUMBERS = "tests/test_numbers.py"
+TESTS = (
+    *(f"tests/{room}" for room in ROOMS), NUMBERS, "tests/data", "tests/steps", "tests/test_estimator.py", "tests/report",
+)  # fmt: skip
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 
 
@@ -138,12 +141,16 @@ def try_one(suite: Suite, tests: Sequence[Test], mutant: Mutant, cpu_seconds: fl
 
 
 def chosen(tests: Sequence[Test], mutant: Mutant) -> tuple[list[Test], list[Test]]:
-    """Tests that run the statement; where nothing is known to run it (compiled or run on import), those of the file."""
+    """Tests that run the statement; where nothing is known to run it (compiled or run on import), those of the file.
+
+    A number that stands outside of functions is read without running a line, so the tests of numbers count as well.
+    """
     statement, room = set(mutant.statement), Path(mutant.file).parent.name
     there = [test for test in tests if mutant.file in test.lines]
     hits = [test for test in there if statement & test.lines[mutant.file]] if mutant.in_function else []
     hits = hits or there or [test for test in tests if Path(test.file).parent.name == room]
-    near = [test for test in hits if room in Path(test.file).parts]
+    numbers = [] if mutant.in_function else [test for test in tests if test.file == NUMBERS and test not in hits]
+    near = [*numbers, *(test for test in hits if room in Path(test.file).parts)]
     return near, [test for test in hits if test not in near]
 
 

@@ -15,15 +15,18 @@ from anomalyncd.model.cascade import (
     SMOOTHING,
     UNLIKE,
     Gallery,
+    Inception,
     LocalBranch,
     block_histograms,
     contrastive_hinge,
     describe,
     discriminant,
+    distances,
     divergences,
     foreground,
     nearest_cosines,
     one_hot_words,
+    places,
     resized,
 )
 
@@ -177,3 +180,145 @@ def test_the_branch_gives_unit_vectors() -> None:
     found = LocalBranch(2, 8).eval()(noise(3, 2, 4, 5, 8))
     assert found.shape == (3, 2, 4, 5, 128)
     torch.testing.assert_close(found.norm(dim=-1), torch.ones(3, 2, 4, 5))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 7), (24, 24), (30, 5)])
+def test_places_are_cells_that_the_middles_of_patches_lie_in(shape: tuple[int, int]) -> None:
+    found = places(*shape, 4)
+    for y, x in np.ndindex(*shape):
+        assert found[y, x] == int((y + 0.5) / shape[0] * 4) * 4 + int((x + 0.5) / shape[1] * 4)
+
+
+def test_distances_are_euclidean_and_never_below_0() -> None:
+    rows, others = noise(5, 3), noise(4, 3, seed=1)
+    torch.testing.assert_close(distances(rows, others), torch.cdist(rows, others))
+    assert distances(1e3 * rows, 1e3 * rows).diagonal().isfinite().all()
+
+
+def test_the_layers_of_the_branch() -> None:
+    def layers(network: torch.nn.Module) -> list[str]:
+        found = []
+        for layer in network.modules():
+            if isinstance(layer, torch.nn.Conv2d):
+                found.append(f"{layer.in_channels}>{layer.out_channels} {layer.kernel_size[0]} {layer.padding[0]}")
+            elif isinstance(layer, torch.nn.MaxPool2d):
+                found.append(f"highest {layer.kernel_size} {layer.stride} {layer.padding}")
+        return found
+
+    inside = ["64>32 1 0", "64>48 1 0", "48>64 3 1", "64>8 1 0", "8>16 5 2", "highest 3 1 1", "64>16 1 0"]
+    assert layers(Inception(64, 128)) == inside
+    branch = LocalBranch(2, 8)
+    assert layers(branch)[:1] + layers(branch)[-1:] == ["8>128 1 0", "128>128 1 0"]
+    assert len(layers(branch)) == 2 * 9 and layers(branch)[:9] == layers(branch)[9:]
+    norms = [layer.num_features for layer in Inception(64, 128).modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+    assert norms == [32, 48, 64, 8, 16, 16]
+
+
+def test_each_scale_goes_its_own_way() -> None:
+    branch, tokens = LocalBranch(2, 8).eval(), noise(1, 2, 3, 4, 8)
+    with torch.no_grad():
+        found = branch(tokens)
+        for scale in range(2):
+            alone = branch.scales[scale](tokens[:, scale].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            torch.testing.assert_close(found[:, scale], F.normalize(alone, dim=-1))
+
+
+def test_the_discriminant_by_its_formula() -> None:
+    rows, front = noise(40, 3).double() @ noise(3, 3, seed=1).double(), torch.arange(40) < 15
+    weight, bias = discriminant(rows.float(), front)
+    x = rows.float().double().numpy()
+    means = x[:15].mean(0), x[15:].mean(0)
+    spread = sum(
+        np.outer(row - mean, row - mean) for part, mean in zip((x[:15], x[15:]), means, strict=True) for row in part
+    )
+    spread = spread / 40 + 1e-3 * np.trace(spread / 40) / 3 * np.eye(3)
+    expected = np.linalg.inv(spread) @ (means[0] - means[1])
+    np.testing.assert_allclose(weight, expected, rtol=1e-4)
+    assert float(bias) == pytest.approx(-(means[0] + means[1]) @ expected / 2, rel=1e-4)
+
+
+def grouped(border: int, middle: int) -> Tensor:
+    """12 × 12 patches: of the 44 outermost ones all but `border` are background, of the 36 inner ones `middle` are."""
+    group = torch.ones(12, 12, dtype=torch.long)
+    group[3:9, 3:9] = 0
+    ring = [(y, x) for y in range(12) for x in range(12) if y in (0, 11) or x in (0, 11)]
+    assert len(ring) == 44
+    for y, x in ring[:border]:
+        group[y, x] = 0
+    for place in range(middle):
+        group[3 + place // 6, 3 + place % 6] = 1
+    return group
+
+
+def test_an_object_leaves_most_of_the_border_and_fills_half_of_the_middle() -> None:
+    grid = noise(12, 12, 3)
+    assert foreground([grid], [grouped(4, 18)]) is not None  # 40 of 44 are 0.909, and 18 of 36 are just half
+    assert foreground([grid], [grouped(5, 18)]) is None
+    assert foreground([grid], [grouped(4, 19)]) is None
+
+
+def test_the_discriminant_is_of_the_middle_against_the_border() -> None:
+    grid, group = noise(12, 12, 3), grouped(3, 5)
+    found = foreground([grid, grid + 1], [group, group])
+    border = torch.ones(12, 12, dtype=torch.bool)
+    border[1:-1, 1:-1] = False
+    front = [g[3:9, 3:9][group[3:9, 3:9] == 0] for g in (grid, grid + 1)]
+    behind = [g[border & (group == 1)] for g in (grid, grid + 1)]
+    expected = discriminant(torch.cat([*front, *behind]), torch.arange(2 * (31 + 41)) < 2 * 31)
+    assert found is not None
+    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[1], expected[1])
+
+
+@pytest.mark.parametrize(("shape", "top", "left"), [((12, 12), 3, 3), ((7, 10), 1, 2), ((3, 4), 0, 1), ((1, 2), 0, 0)])
+def test_the_middle_is_half_of_each_side(shape: tuple[int, int], top: int, left: int) -> None:
+    from anomalyncd.model.cascade import _border_and_middle
+
+    border, middle = _border_and_middle(*shape)
+    for y, x in np.ndindex(*shape):
+        assert bool(border[y, x]) == (y in (0, shape[0] - 1) or x in (0, shape[1] - 1))
+        assert bool(middle[y, x]) == (top <= y < shape[0] - top and left <= x < shape[1] - left)
+
+
+def test_a_patch_beside_the_product_counts_as_the_product() -> None:
+    known, tokens = gallery(), noise(6, 5, 8)
+    known.weight, known.bias = noise(8, seed=4), torch.tensor(0.3)
+    found = known.product(tokens)
+    front = (tokens @ known.weight + known.bias).sigmoid()
+    for y, x in np.ndindex(6, 5):
+        assert float(found[y, x]) == pytest.approx(float(front[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].max()))
+
+
+def test_as_many_are_retrieved_as_asked_for_or_there_are() -> None:
+    tokens = noise(6, 6, 8, seed=9)
+    for count, retrieved, without, expected in (
+        (4, 3, None, 3),
+        (4, 9, None, 4),
+        (4, 3, 0, 3),
+        (4, 4, 0, 3),
+        (2, 2, 2, 1),
+    ):
+        assert len(gallery(count, retrieved=retrieved).retrieve(tokens, without)) == expected
+    far = divergences(block_histograms(one_hot_words(tokens, gallery().centres)), gallery().histograms)
+    assert gallery(retrieved=4).retrieve(tokens).tolist() == far.argsort().tolist()
+
+
+def test_tokens_of_another_grid_are_interpolated_as_opencv_does() -> None:
+    import cv2
+
+    grids = noise(2, 3, 4, 6, 5)
+    found = resized(grids, (8, 12))
+    for n, level in np.ndindex(2, 3):
+        for channel in range(5):
+            whole = cv2.resize(grids[n, level, ..., channel].numpy(), (12, 8), interpolation=cv2.INTER_LINEAR)
+            np.testing.assert_allclose(found[n, level, ..., channel], whole, atol=1e-5)
+
+
+def test_without_a_metric_tokens_are_compared_as_they_are() -> None:
+    tokens = 3 * noise(1, 2, 3, 3, 8)
+    torch.testing.assert_close(describe(None, tokens), tokens / tokens.norm(dim=-1, keepdim=True))
+    assert gallery().branch is None and gallery(branch=True).branch is not None
+    assert not gallery(branch=True).branch.training
+    assert {name for name, _ in gallery(branch=True).named_buffers(recurse=False)} == {
+        "centres", "histograms", "patches", "owner", "weight", "bias",
+    }  # fmt: skip
