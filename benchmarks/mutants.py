@@ -4,6 +4,7 @@
     python benchmarks/mutants.py --list                                 show the faults that are drawn
     python benchmarks/mutants.py --only assign/count.py:132 --work DIR  all faults of a line
     python benchmarks/mutants.py --again --work DIR                     try those that survived once more
+    python benchmarks/mutants.py --seconds 200 --work DIR               stop after so long; the next call goes on
 
 A fault is drawn by chance among all places of the source where one fits. Only the tests that run the place are called,
 those of the same room first, the quickest first, in a process forked from one that has all libraries imported. The
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
@@ -59,6 +61,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="FILE:LINE", help="all faults of these lines, instead of a draw")
     parser.add_argument("--again", action="store_true", help="try faults that survived once more")
     parser.add_argument("--cpu-seconds", type=float, default=60, help="of processor time for one fault")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no further fault is begun")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     parser.add_argument(
         "--rooms", nargs="+", default=[f"src/anomalyncd/{room}" for room in ROOMS], help="of the source"
@@ -85,6 +88,9 @@ def main() -> None:
         suite = Suite(options.root, work, options.rooms, options.tests)
         tests = suite.collect(say)
         results = try_all(suite, tests, wanted, work / "results.jsonl", options)
+    if left := [mutant for mutant in wanted if mutant.key not in results]:
+        print(f"{len(left)} faults are left: call again")
+        sys.exit(2)
     alive = report(wanted, results, read_equivalent(options.equivalent))
     sys.exit(1 if alive else 0)
 
@@ -114,10 +120,13 @@ def try_all(
         for line in kept.read_text(encoding="utf-8").splitlines():
             result = Result(**json.loads(line))
             known[result.key] = result
+    started = time.perf_counter()
     for number, mutant in enumerate(mutants, 1):
         earlier = known.get(mutant.key)
         if earlier is not None and (earlier.killed_by or not options.again):
             continue
+        if time.perf_counter() - started > options.seconds:
+            break
         result = try_one(suite, tests, mutant, options.cpu_seconds)
         known[mutant.key] = result
         with kept.open("a", encoding="utf-8") as file:

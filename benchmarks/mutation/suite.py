@@ -184,9 +184,11 @@ class Suite:
                     sys.stdout.flush()
                     sys.stderr.flush()
                 os._exit(code)
-        _, status = os.waitpid(pid, 0)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+        try:
+            _, status = os.waitpid(pid, 0)
+        finally:  # also where this call is interrupted
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(status)
 
     def _record(self, file: str, kept: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from anomalyncd.detect import EfficientAD, RDPlusPlus
 from anomalyncd.detect.base import Picture
@@ -169,3 +171,122 @@ def test_batches_are_of_one_shape() -> None:
         assert shapes[drawn[0]] == (2, 1) or sorted(drawn) == [0, 2, 3]
         firsts.add(shapes[drawn[0]])
     assert len(firsts) == 2
+
+
+class Recording(LearnedDetector):
+    """Learns nothing, and notes which pictures, known by their grey, it was to learn from."""
+
+    name = "recording"
+
+    def remember(self, tensors: dict[str, torch.Tensor]) -> nn.Module:
+        raise AssertionError
+
+    def trained(self, pictures: Any, unseen: Any) -> nn.Module:
+        self.learned, self.unseen = ([int(picture.mean()) for picture in some] for some in (pictures, unseen))
+
+        class Brightness(nn.Module):
+            def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+                return tokens[0].mean(dim=-1)
+
+        return Brightness()
+
+
+def plain(count: int) -> list[Picture]:
+    return [np.full((16, 16, 3), value, np.uint8) for value in range(count)]
+
+
+@pytest.mark.parametrize(("count", "kept_back"), [(1, 0), (19, 0), (20, 5), (50, 5), (59, 5), (60, 6), (75, 7)])
+def test_one_of_ten_images_is_kept_back_but_five_of_twenty(count: int, kept_back: int) -> None:
+    detector = Recording(backbone="tiny", size=16, map_size=16, steps=1, device="cpu").fit(plain(count))
+    assert isinstance(detector, Recording) and detector.is_ready and not detector.memory.training
+    assert len(detector.learned) == count - kept_back
+    if kept_back:
+        assert sorted(detector.learned + detector.unseen) == list(range(count))
+        found = list(detector.held_out(plain(count), range(count)) or [])
+        assert [place for place, one in enumerate(found) if one is not None] == sorted(detector.unseen)
+        assert detector.held_out(plain(1), detector.learned[:1]) is None
+        told = list(detector.held_out(plain(2), [detector.learned[0], detector.unseen[0]]) or [])
+        assert told[0] is None and told[1] is not None
+    else:
+        assert detector.unseen == detector.learned and detector.held_out(plain(count), range(count)) is None
+
+
+def test_the_score_is_the_mean_of_the_highest_hundredth() -> None:
+    detector = Recording(backbone="tiny", size=32, map_size=40, steps=1, device="cpu", sigma=0).fit(plain(1))
+    (found,) = detector.detect(pictures(1, shape=(32, 32)))
+    assert found.score == pytest.approx(np.sort(found.map.ravel())[-16:].mean(), rel=1e-5)
+
+
+def test_tokens_are_read_in_order_and_in_batches_of_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = Recording(backbone="tiny", size=32, steps=1, batch_size=2, device="cpu")
+    images = [*pictures(3, shape=(32, 32)), *pictures(2, shape=(16, 32))]
+    sizes: list[int] = []
+    original = detector._tokens
+    monkeypatch.setattr(detector, "_tokens", lambda batch: (sizes.append(len(batch)), original(batch))[1])
+    told: list[Any] = []
+
+    class Shown(Silent):
+        @contextmanager
+        def task(self, name: str, total: int) -> Iterator[Advance]:
+            told.append((name, total))
+            yield lambda steps=1, note="": told.append(steps)
+
+    detector.progress = Shown()
+    found = detector.read(images, "Looking")
+    assert sizes == [2, 1, 2] and told == [("Looking", 5), 2, 1, 2]
+    assert [tuple(tokens.shape[1:3]) for tokens in found] == [(2, 2)] * 3 + [(1, 2)] * 2
+    for image, tokens in zip(images, found, strict=True):
+        assert tokens.dtype == torch.float16
+        torch.testing.assert_close(tokens.float(), original(image[None])[0][0], atol=1e-2, rtol=1e-2)
+    stacked = detector.stacked(found, [2, 0])
+    assert stacked.dtype == torch.float32 and stacked[0].equal(found[2].float()) and stacked[1].equal(found[0].float())
+
+
+@pytest.mark.parametrize(("steps", "rounds"), [(1, [0.0]), (10, [0.0]), (25, [0.0, 1 / 3, 2 / 3])])
+def test_learning_takes_its_steps_in_rounds_of_ten(steps: int, rounds: list[float]) -> None:
+    detector = Recording(backbone="tiny", size=16, steps=steps, device="cpu")
+    net, batches, shares = nn.Linear(1, 1), [], []
+
+    def loss(places: list[int]) -> torch.Tensor:
+        batches.append(places)
+        return net(torch.ones(1, 1)).sum()
+
+    grids = [torch.zeros(1, 2, 3, 4)] * 3
+    detector.learn(
+        net, torch.optim.SGD(net.parameters()), grids, loss, batch=2, rate=lambda done: shares.append(done) or 0.1
+    )
+    assert len(batches) == steps and all(len(places) == 2 for places in batches)
+    assert shares == pytest.approx(rounds)
+
+
+@pytest.mark.parametrize(
+    ("shape", "corners"),
+    [
+        ((32, 32), [(0, 0)]),
+        ((32, 40), [(0, 0), (0, 8)]),
+        ((48, 32), [(0, 0), (16, 0)]),
+        ((64, 80), [(0, 0), (0, 24), (0, 48), (16, 0), (16, 24), (16, 48), (32, 0), (32, 24), (32, 48)]),
+        ((16, 64), [(0, 0), (0, 16), (0, 32)]),
+    ],
+)
+def test_tiles_cover_a_picture_and_overlap(shape: tuple[int, int], corners: list[tuple[int, int]]) -> None:
+    detector = Recording(backbone="tiny", size=32, tile=32, steps=1, device="cpu")
+    detector._vit = type("Trunk", (), {"patch_size": (8, 8)})()  # type: ignore[assignment]
+    picture = np.arange(shape[0] * shape[1]).reshape(*shape, 1)
+    expected = [picture[top : top + 32, left : left + 32] for top, left in corners]
+    found = list(detector._tiles(picture))
+    assert [tile.tolist() for tile in found] == [tile.tolist() for tile in expected]
+    detector.tile = None
+    (whole,) = detector._tiles(picture)
+    np.testing.assert_array_equal(whole, picture)
+
+
+def test_each_image_is_drawn_alike_often() -> None:
+    images, count = plain(6), np.zeros(6)
+    for seed in range(300):
+        detector = Recording(backbone="tiny", size=16, steps=1, max_images=2, seed=seed, device="cpu")
+        detector._vit = type("Trunk", (), {"patch_size": (16, 16)})()  # type: ignore[assignment]
+        units, places = detector._draw(images)
+        assert [int(unit.mean()) for unit in units] == places and len(set(places)) == 2
+        count[places] += 1
+    assert (np.abs(count / 300 - 1 / 3) < 0.1).all()
