@@ -180,8 +180,150 @@ def test_it_takes_as_many_steps_as_asked_for(steps: int, monkeypatch: pytest.Mon
 
 
 def test_an_image_is_not_its_own_neighbour() -> None:
-    histograms = torch.full((3, 1, 2), 0.5)
-    histograms[2, 0] = torch.tensor([0.9, 0.1])
+    histograms = torch.full((3, 5, 2), 0.5)
+    histograms[2] = torch.tensor([0.9, 0.1])
     detector = CPR(**{**QUICK, "retrieved": 1})
     assert [detector._neighbours(histograms, index) for index in (0, 1)] == [[1], [0]]
     assert detector._neighbours(histograms[:1], 0) == [0]  # there is no other
+
+
+def test_words_histograms_and_the_metric_are_those_of_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector, normal = fitted(3, steps=0)
+    memory = detector.memory
+    assert isinstance(memory, cascade.Gallery) and memory.branch is None
+    grids = torch.stack([grid.blocks for grid in detector.reader(normal)])
+    assert memory.centres.shape == (12, 48) and memory.owner.tolist() == [0, 1, 2]
+    low = grids[:, 0].half().float()
+    torch.testing.assert_close(
+        memory.histograms, cascade.block_histograms(cascade.one_hot_words(low, memory.centres)), rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(memory.patches.float(), F.normalize(grids, dim=-1), atol=2e-3, rtol=1e-2)
+    assert (memory.weight == 0).all() and float(memory.bias) == 50  # a texture: all of it is the product
+    assert detector.reach == 1_000_000
+
+
+def test_an_object_has_its_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of patches are those of two means of the lowest block."""
+    normal = [np.full((96, 96, 3), 20, np.uint8) for _ in range(2)]
+    for image in normal:
+        image[24:72, 24:72] = np.random.default_rng(0).integers(150, 255, (48, 48, 3))
+    seen: list[Any] = []
+    original = cpr.foreground
+    monkeypatch.setattr(cpr, "foreground", lambda *given: (seen.append(given), original(*given))[1])
+    memory = CPR(**{**QUICK, "steps": 0}).fit(normal).memory
+    ((grids, groups),) = seen
+    assert len(grids) == len(groups) == 2 and {int(kind) for group in groups for kind in group.unique()} == {0, 1}
+    found = original(grids, groups)
+    assert (found is None) is bool((memory.weight == 0).all())
+    if found is not None:
+        torch.testing.assert_close(memory.weight, found[0])
+        torch.testing.assert_close(memory.bias, found[1])
+
+
+def test_images_beyond_what_memory_holds_are_drawn_by_chance() -> None:
+    kept = set()
+    for seed in range(8):
+        memory = fitted(5, steps=0, max_patches=80, seed=seed)[0].memory
+        assert len(memory.owner) == 2 and memory.owner.tolist() == sorted(memory.owner.tolist())
+        kept |= set(memory.owner.tolist())
+    assert kept == set(range(5))
+    for max_patches, count in ((1, 1), (36, 1), (71, 1), (72, 2), (107, 2), (108, 3)):  # 36 patches each
+        memory = fitted(3, steps=0, max_patches=max_patches)[0].memory
+        assert len(memory.owner) == count
+    chance = torch.Generator().manual_seed(0)
+    keys = [float(torch.rand(1, generator=chance)) for _ in range(5)]
+    memory = fitted(5, steps=0, max_patches=80)[0].memory
+    assert memory.owner.tolist() == sorted(sorted(range(5), key=keys.__getitem__)[:2])
+
+
+def test_other_shapes_are_brought_to_that_of_the_first_image() -> None:
+    images = [*pictures(1), *pictures(1, shape=(48, 96))]
+    kept, grids, places = CPR(**QUICK)._held(images)
+    assert grids.shape[:4] == (2, 3, 6, 6) and places.tolist() == [0, 1] and grids.dtype == torch.float16
+    assert [picture.shape for picture in kept] == [(96, 96, 3), (48, 96, 3)]
+    flat = next(CPR(**QUICK).reader(images[1:])).blocks
+    torch.testing.assert_close(grids[1].float(), cascade.resized(flat[None], (6, 6))[0], atol=1e-2, rtol=1e-2)
+    large = CPR(**{**QUICK, "tile": 96})._held(pictures(1, shape=(192, 96)))[0]
+    assert large[0].shape == (192, 96, 3)  # as it is: tiles are cut from it
+    assert CPR(**QUICK)._held(pictures(1, shape=(192, 96)))[0][0].shape == (96, 48, 3)
+
+
+def test_words_are_learned_from_a_sample_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = torch.randn(2, 5, 4, 3, generator=torch.Generator().manual_seed(0))
+    detector = CPR(**QUICK)
+    seen: list[np.ndarray] = []
+    kinds: list[tuple[Any, ...]] = []
+
+    class Watched(cpr.KMeans):  # type: ignore[misc]
+        def fit(self, rows: np.ndarray) -> Any:
+            seen.append(rows)
+            kinds.append((self.n_clusters, self.n_init, self.random_state))
+            return super().fit(rows)
+
+    monkeypatch.setattr(cpr, "KMeans", Watched)
+    monkeypatch.setattr(cpr, "SAMPLE", 30)
+    found = detector._centres(tokens, 4)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:30]
+    np.testing.assert_array_equal(seen[0], tokens.reshape(40, 3)[order])
+    assert found.shape == (4, 3) and found.dtype == torch.float32 and kinds == [(4, 1, 0)]
+    assert detector._centres(tokens[:1, :1], 9).shape == (4, 3)  # no more than tokens
+
+
+def test_made_up_defects_and_the_share_of_each_patch() -> None:
+    detector = CPR(**{**QUICK, "views": 5})
+    images = pictures(2)
+    tokens, covered = detector._synthetic(images, (6, 6))
+    rng = np.random.default_rng(0)
+    made = [cpr.with_defect(images[k % 2], rng) for k in range(5)]
+    assert tokens.shape == (5, 3, 6, 6, 48) and tokens.dtype == torch.float16 and covered.shape == (5, 6, 6)
+    for place, (image, mask) in enumerate(made):
+        share = mask.astype(float).reshape(6, 16, 6, 16).mean((1, 3))
+        np.testing.assert_allclose(covered[place], share, atol=1e-5)
+        expected = next(detector.reader([image])).blocks
+        torch.testing.assert_close(tokens[place].float(), expected, atol=1e-2, rtol=1e-2)
+
+
+def test_how_the_metric_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def train(branch: Any, optimiser: Any, losses: Any, **named: Any) -> None:
+        seen.update(named, optimiser=optimiser, rates=[named["rate"](0), named["rate"](9)])
+        seen["steps"] = [len(list(losses(number))) for number in range(named["rounds"])]
+
+    pairs: list[tuple[torch.Size, ...]] = []
+
+    def watched(views: torch.Tensor, partners: torch.Tensor, covered: torch.Tensor, window: int) -> torch.Tensor:
+        pairs.append((views.shape, partners.shape, covered.shape))
+        assert window == 3
+        return pair_loss(views, partners, covered, window)
+
+    monkeypatch.setattr(cpr, "train", train)
+    monkeypatch.setattr(cpr, "pair_loss", watched)
+    fitted(steps=5, seed=3)
+    assert seen["rounds"] == 3 and seen["steps"] == [2, 2, 1] and seen["seed"] == 3  # rounds of two here
+    assert seen["rates"] == [1e-3, 1e-3] and seen["optimiser"].param_groups[0]["weight_decay"] == 0.01
+    assert isinstance(seen["optimiser"], torch.optim.AdamW)
+    assert set(pairs) == {((4, 3, 6, 6, 8), (4, 3, 6, 6, 8), (4, 6, 6))}
+
+
+def test_neighbours_are_the_likest_images() -> None:
+    shares = torch.tensor([0.5, 0.52, 0.6, 0.9, 0.45])
+    histograms = torch.stack([shares, 1 - shares], dim=1)[:, None].expand(-1, 5, -1)
+    detector = CPR(**{**QUICK, "retrieved": 2})
+    assert detector._neighbours(histograms, 0) == [1, 4]
+    detector = CPR(**{**QUICK, "retrieved": 9})
+    assert detector._neighbours(histograms, 3) == [2, 1, 0, 4]
+
+
+@pytest.mark.parametrize(
+    ("side", "window", "bounds"), [(1, 3, (0, 0)), (2, 3, (1, 1)), (6, 1, (1, 5)), (6, 3, (3, 3)), (24, 3, (3, 21))]
+)
+def test_pairs_elsewhere_are_farther_off_than_the_window(
+    side: int, window: int, bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(cpr.torch, "randint", lambda low, high, size: (asked.append((low, high)), torch.tensor(low))[1])
+    views = F.normalize(torch.ones(1, 1, side, 4, 2), dim=-1)
+    pair_loss(views, views, torch.zeros(1, side, 4), window)
+    low, high = bounds
+    assert asked[0] == (low, high + 1) and asked[1] == {1: (1, 4), 3: (2, 3)}[window]

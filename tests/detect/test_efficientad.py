@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from anomalyncd.detect import EfficientAD
+from anomalyncd.detect import EfficientAD, efficientad
 from anomalyncd.detect.efficientad import hard_mean, jittered, objective, scale
 from anomalyncd.model.distill import StudentTeacher
 
@@ -74,3 +76,78 @@ def test_tokens_come_with_the_pixels_of_their_patches() -> None:
     np.testing.assert_allclose(tokens[1, 0, 1, 2, 48:], expected, rtol=1e-6)
     np.testing.assert_allclose(tokens[1, 1, 1, 2, 48:], expected, rtol=1e-6)
     assert EfficientAD(backbone="tiny", device="cpu").used_blocks == (1,)
+
+
+def test_one_block_at_half_of_the_depth_unless_others_are_asked_for() -> None:
+    detector = EfficientAD(backbone="tiny", device="cpu")
+    for n_blocks, expected in ((1, 0), (2, 0), (4, 1), (5, 1), (12, 5)):
+        detector._vit = type("Trunk", (), {"n_blocks": n_blocks})()  # type: ignore[assignment]
+        assert detector.used_blocks == (expected,)
+    assert EfficientAD(backbone="tiny", device="cpu", blocks=(0, 2)).used_blocks == (0, 2)
+    assert detector.steps == 1000
+
+
+def test_how_it_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adam, whose rate falls to a tenth for the last twentieth; quantiles of errors of what was not learned from."""
+    seen: dict[str, Any] = {}
+
+    def learn(self: Any, network: Any, optimiser: Any, grids: Any, loss: Any, *, batch: int, rate: Any) -> None:
+        seen.update(optimiser=optimiser, grids=grids, batch=batch, loss=float(loss([1, 0]).detach()))
+        seen["rates"] = [rate(share) for share in (0.0, 0.94, 0.95, 0.99)]
+        tokens = self.stacked(grids, [1, 0]), self.stacked(seen["varied"], [1, 0])
+        seen["expected"] = float(objective(network, *tokens).detach())
+
+    original = EfficientAD.read
+
+    def read(self: Any, pictures: Any, name: str) -> Any:
+        found = original(self, pictures, name)
+        seen.setdefault("names", []).append((name, len(pictures)))
+        if name == "Teacher, jittered":
+            seen["varied"] = found
+        return found
+
+    monkeypatch.setattr(EfficientAD, "learn", learn)
+    monkeypatch.setattr(EfficientAD, "read", read)
+    monkeypatch.setattr(efficientad, "objective", lambda network, *given: objective(network.eval(), *given))
+    pictures = list(np.random.default_rng(0).integers(0, 256, (3, 32, 48, 3), dtype=np.uint8))
+    detector = EfficientAD(backbone="tiny", size=48, device="cpu")
+    network = detector.trained(pictures[:2], pictures[2:])
+    assert seen["rates"] == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4]) and seen["batch"] == 4
+    assert isinstance(seen["optimiser"], torch.optim.Adam)
+    (group,) = seen["optimiser"].param_groups
+    assert group["weight_decay"] == 1e-5 and len(group["params"]) == len(list(network.parameters()))
+    assert seen["names"] == [("Teacher", 2), ("Teacher, jittered", 2), ("Normal errors", 1)]
+    assert seen["loss"] == pytest.approx(seen["expected"], rel=1e-5)
+    rng = np.random.default_rng(0)  # the seed's
+    varied = [jittered(picture, rng) for picture in pictures[:2]]
+    for found, expected in zip(seen["varied"], original(detector, varied, ""), strict=True):
+        assert found.equal(expected)
+    tokens = torch.cat([grid[..., :48].flatten(1, 2) for grid in seen["grids"]], dim=1).double()
+    torch.testing.assert_close(network.standard.mean[:, 0, 0].double(), tokens.mean(1), atol=1e-4, rtol=1e-4)
+    with torch.inference_mode():
+        errors = network.errors(detector.stacked(original(detector, pictures[2:], ""), [0]))
+    torch.testing.assert_close(network.quantiles, scale([errors]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_loaded_network_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    detector = EfficientAD(backbone="tiny", size=48, device="cpu")
+    network = StudentTeacher(1, 48, (16, 16)).eval()
+    again = detector.remember(dict(network.state_dict()))
+    tokens = random(1, 2, 3, 48 + 768)
+    assert not again.training
+    with torch.inference_mode():
+        torch.testing.assert_close(again(tokens), network(tokens))
+
+
+def test_jitter_keeps_within_0_and_255_and_takes_its_chance_in_order() -> None:
+    bright = np.full((2, 2, 3), 250, np.uint8)
+    bright[0] = 3
+    assert {int(jittered(bright, np.random.default_rng(seed)).max()) for seed in range(30)} >= {255}
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        kind, factor = int(rng.integers(3)), float(rng.uniform(0.8, 1.2))
+        picture = np.random.default_rng(9).integers(60, 180, (4, 4, 3), dtype=np.uint8)
+        grey = (picture @ [0.299, 0.587, 0.114])[..., None]
+        ground = (0, grey.mean(), grey)[kind]
+        expected = ground + (picture - ground) * factor
+        assert np.abs(jittered(picture, np.random.default_rng(seed)) - expected).max() <= 0.51
