@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from anomalyncd.config import make_config
 from anomalyncd.detect import (
     CPR,
     DETECTORS,
@@ -18,10 +19,11 @@ from anomalyncd.detect import (
     MuSc,
     PatchCore,
     RDPlusPlus,
+    build_detector,
     load_detector,
     make_detector,
 )
-from anomalyncd.errors import SettingsError
+from anomalyncd.errors import RunError, SettingsError
 
 OWN = """
 from anomalyncd.detect import Detector
@@ -96,3 +98,41 @@ def test_a_misspelt_name_imports_nothing(tmp_path, monkeypatch):
 def test_not_a_detector(own_module, attribute):
     with pytest.raises(SettingsError, match=f"{attribute}.*expected a subclass of anomalyncd.detect.Detector"):
         make_detector(f"{own_module}:{attribute}")
+
+
+def test_settings_that_a_detector_of_your_own_refuses_are_said(own_module):
+    config = make_config({"detect": {"name": f"{own_module}:Brightness", "settings": {"colour": 1}}})
+    with pytest.raises(SettingsError, match=r"detect\.settings do not fit the detector .*Brightness"):
+        build_detector(config)
+    assert isinstance(build_detector(make_config({"detect": {"name": f"{own_module}:Brightness"}})), Detector)
+
+
+def test_a_built_in_detector_shares_device_seed_and_backbone_with_the_run():
+    config = make_config(
+        {"model": {"backbone": "tiny"}, "device": "cpu", "random_state": 7, "detect": {"name": "patchcore"}}
+    )
+    made = build_detector(config)
+    assert (made.seed, made.backbone, str(made.device), made.precision) == (7, "tiny", "cpu", config.precision)
+
+
+def test_ready_without_normal_images_only_where_none_are_needed(own_module):
+    made = make_detector(f"{own_module}:Brightness")
+    assert made.is_ready is not made.needs_normal
+    type(made).needs_normal = not made.needs_normal
+    assert made.is_ready is not made.needs_normal
+
+
+def test_a_detector_of_your_own_is_scored_by_the_highest_hundredth_of_its_map(own_module):
+    image = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+    (found,) = make_detector(f"{own_module}:Brightness").detect([image])
+    assert found.score == pytest.approx(np.sort(image.mean(axis=2).ravel())[-4:].mean(), rel=1e-6)
+
+
+def test_a_file_that_does_not_fit_the_network_is_said(tmp_path):
+    normal = [np.zeros((32, 32, 3), np.uint8)] * 2
+    detector = EfficientAD(backbone="tiny", size=32, device="cpu", steps=1).fit(normal)
+    tensors = detector.tensors()
+    detector.tensors = lambda: {name: value[..., :1] if value.ndim else value for name, value in tensors.items()}
+    detector.save(tmp_path)
+    with pytest.raises(RunError, match="does not fit efficientad of the installed packages"):
+        load_detector("efficientad", tmp_path, device="cpu")

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from anomalyncd.detect import MuSc, musc
-from anomalyncd.detect.musc import mutual_scores, rescored
+from anomalyncd.detect.musc import Lowest, References, lowest_mean, mutual_scores, rescored
 from anomalyncd.errors import DataError, SettingsError
 from anomalyncd.grid import place_of, to_map, top_mean
 
@@ -291,3 +291,48 @@ def test_patches_bound_what_is_held():
 def test_class_tokens_do_not_keep_the_batch_alive():
     grid = next(MuSc(**TINY).reader(pictures(4)))
     assert grid.summary.untyped_storage().nbytes() == 4 * 4 * grid.summary.numel()  # of the four images
+
+
+@pytest.mark.parametrize("windows", [(1,), (1, 3)])
+def test_a_graph_has_the_nearest_cosines_of_each_block_and_window(windows):
+    generator = torch.Generator().manual_seed(0)
+    tokens, reference = torch.randn(2, 3, 4, 8, generator=generator), torch.randn(2, 2, 5, 8, generator=generator)
+    known = References({"reference_00000": reference.half()}, windows)
+    found = known(tokens, reference)
+    assert found.shape == (2 * len(windows), 3, 4)
+    place = 0
+    for block in range(2):
+        for window in windows:
+            one, other = (slow_unit(x[block], window) for x in (tokens, reference))
+            expected = (one @ other.T).amax(dim=1).view(3, 4)
+            torch.testing.assert_close(found[place], expected, atol=1e-5, rtol=1e-5)
+            place += 1
+    cosines = torch.rand(4, 3, 4, 20, generator=generator)
+    torch.testing.assert_close(Lowest()(cosines), lowest_mean(cosines).mean(dim=0))
+
+
+def test_references_are_in_the_order_of_their_numbers():
+    tensors = {f"reference_{place:05d}": torch.full((1, 1, 1, 1), float(place)) for place in (2, 10, 0, 1)}
+    known = References({**tensors, "summaries": torch.zeros(4, 2), "scores": torch.zeros(4)})
+    assert [float(reference) for reference in known.references] == [0, 1, 2, 10]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, 1), (3, 1), (4, 1), (6, 1), (7, 2), (9, 2), (10, 3), (13, 3), (20, 6)])
+def test_the_lowest_three_of_ten_distances_count(count, kept):
+    cosines = torch.rand(5, count, generator=torch.Generator().manual_seed(count)) * 2 - 1
+    for row, found in zip(cosines, lowest_mean(cosines), strict=True):
+        distances = sorted((2 - 2 * float(cosine)) ** 0.5 for cosine in row)
+        assert float(found) == pytest.approx(sum(distances[:kept]) / kept, rel=1e-4)
+    assert float(lowest_mean(torch.tensor([1.0001]))) == 0  # rounding
+
+
+@pytest.mark.parametrize(
+    ("max_references", "max_patches", "count"), [(3, 10**6, 3), (400, 96, 3), (400, 1, 2), (2, 96, 2)]
+)
+def test_how_many_references_are_kept(max_references, max_patches, count):
+    detector = MuSc(**TINY, max_references=max_references, max_patches=max_patches)
+    list(detector.detect(pictures(5)))  # 16 patches each
+    assert len(detector.memory.references) == count and detector.memory.scores.shape == (count,)
+    list(detector.maps(pictures(3, seed=1)))
+    assert len(detector.memory.references) == count
+    assert detector.reach == 0 and MuSc(**TINY, windows=(1, 5)).reach == 2

@@ -271,3 +271,73 @@ def test_a_turn_is_by_its_share_of_a_full_one():
         rows, columns = np.nonzero(turned[..., 0] > 60)
         angle = np.degrees(np.arctan2(200 - rows.mean(), columns.mean() - 200)) % 360
         assert angle == pytest.approx(120 * step, abs=0.1)
+
+
+@pytest.mark.parametrize("radius", [1, 3])
+def test_a_graph_has_the_distances_to_the_bank(radius):
+    detector = PatchCore(**{**TINY, "radius": radius}).fit(pictures(2))
+    tokens = torch.randn(3, 4, 5, 48, generator=torch.Generator().manual_seed(0))
+    expected = torch.cdist(locally_aware(tokens, radius), detector.memory.rows).amin(dim=1).view(4, 5)
+    torch.testing.assert_close(detector.memory(tokens), expected, atol=1e-3, rtol=1e-3)
+    assert detector.reach == radius // 2
+
+
+def test_more_normal_images_bring_what_the_bank_has_nothing_like():
+    detector = PatchCore(**{**TINY, "bank_size": 40, "rotations": 2}).fit(pictures(2))
+    before, owners = detector.memory.bank.clone(), detector.memory.owner.clone()
+    more = pictures(2, seed=5)
+    more[1][:48] = 255
+    features = torch.cat(
+        [locally_aware(grid.blocks, 1).half() for image in more for grid in detector.reader(turns(image, 2))]
+    )
+    far = torch.cdist(features.float(), before.float()).amin(dim=1)
+    expected = far.argsort(descending=True)[:10].sort().values  # a quarter of the bank's size
+    detector.learn_more(iter(more))
+    assert detector.memory.bank[:40].equal(before) and detector.memory.owner[:40].equal(owners)
+    assert detector.memory.bank[40:].equal(features[expected])
+    assert (
+        detector.memory.owner[40:].tolist() == (int(owners.max()) + 1 + expected // 72).tolist()
+    )  # 2 turns of 36 patches
+    small = PatchCore(**{**TINY, "bank_size": 3}).fit(pictures(1))
+    small.learn_more(more)
+    assert len(small.memory.bank) == 3 + 1
+
+
+def test_more_images_need_a_bank_and_an_image():
+    with pytest.raises(DataError, match="PatchCore was not fitted"):
+        PatchCore(**TINY).learn_more(pictures(1))
+    with pytest.raises(DataError, match="expected normal images to learn from"):
+        PatchCore(**TINY).fit(pictures(1)).learn_more(iter([]))
+    with pytest.raises(SettingsError, match="'musc' cannot learn more normal images"):
+        MuSc(**TINY).learn_more(pictures(1))
+
+
+def test_projection_keeps_distances_and_is_only_made_where_it_narrows(monkeypatch):
+    features = rows(40, width=200)
+    generator = torch.Generator().manual_seed(4)
+    narrow = features @ torch.randn(200, 16, generator=generator)
+    first = int(torch.randint(40, (1,), generator=generator))
+    chosen = greedy_coreset(features, 6, seed=4, projected=16).tolist()
+    expected = [first]
+    while len(expected) < 6:
+        expected.append(int(torch.cdist(narrow, narrow[expected]).amin(dim=1).argmax()))
+    assert chosen == expected
+    first = int(torch.randint(40, (1,), generator=torch.Generator().manual_seed(4)))
+    assert greedy_coreset(features, 1, seed=4, projected=200).tolist() == [first]  # no chance went into a projection
+    monkeypatch.setattr(patchcore, "QUERIES", 7)
+    assert greedy_coreset(features, 6, seed=4, projected=16).tolist() == expected
+
+
+def test_the_pool_is_of_half_precision_and_never_holds_three_times_its_size():
+    pool = RandomPool(10, seed=0)
+    held = []
+    for number in range(12):
+        pool.add(rows(5, seed=number), number)
+        held.append(sum(map(len, pool.rows)))
+    assert max(held) == 20 and held[:5] == [5, 10, 15, 20, 10]
+    taken, owner = pool.take()
+    assert taken.dtype == torch.float16 and len(taken) == 10 == len(owner) and owner.dtype == torch.int64
+    keys = torch.rand(60, generator=torch.Generator().manual_seed(0))
+    # A row that was dropped had a larger key than all that stayed.
+    kept = keys.argsort()[:10].sort().values
+    assert owner.tolist() == (kept // 5).tolist()
