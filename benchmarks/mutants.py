@@ -150,16 +150,20 @@ def try_one(suite: Suite, tests: Sequence[Test], mutant: Mutant, cpu_seconds: fl
 
 
 def chosen(tests: Sequence[Test], mutant: Mutant) -> tuple[list[Test], list[Test]]:
-    """Tests that run the statement; where nothing is known to run it (compiled or run on import), those of the file.
+    """Tests that run the statement; where nothing is known to run it (compiled, or in a process of its own), first those of
+    its own file of tests, then all that run something of its file.
 
     A number that stands outside of functions is read without running a line, so the tests of numbers count as well.
     """
-    statement, room = set(mutant.statement), Path(mutant.file).parent.name
+    statement, source = set(mutant.statement), Path(mutant.file)
+    room, own = source.parent.name, f"tests/{source.parent.name}/test_{source.stem}.py"
     there = [test for test in tests if mutant.file in test.lines]
     hits = [test for test in there if statement & test.lines[mutant.file]] if mutant.in_function else []
-    hits = hits or there or [test for test in tests if Path(test.file).parent.name == room]
-    numbers = [] if mutant.in_function else [test for test in tests if test.file == NUMBERS and test not in hits]
-    near = [*numbers, *(test for test in hits if room in Path(test.file).parts)]
+    if not hits:
+        first = [test for test in tests if test.file == own or (test.file == NUMBERS and not mutant.in_function)]
+        hits = there or [test for test in tests if Path(test.file).parent.name == room]
+        return first, [test for test in hits if test not in first]
+    near = [test for test in hits if room in Path(test.file).parts]
     return near, [test for test in hits if test not in near]
 
 

@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ import pytest
 
 from anomalyncd.errors import RunError, SettingsError
 from anomalyncd.run import writer
-from anomalyncd.run.writer import MACHINE, TableWriter, check_table
+from anomalyncd.run.writer import MACHINE, TableWriter, check_table, safe_cells
 from scenes import write_table
 
 
@@ -113,3 +114,41 @@ def test_rows_do_not_pile_up_in_memory(tmp_path: Path, monkeypatch: pytest.Monke
             table.add(pd.DataFrame({"a": [number]}))
             assert sum(map(len, table._waiting)) == (number + 1) % 3
     assert pd.read_csv(tmp_path / "t.csv")["a"].tolist() == list(range(7))
+
+
+@pytest.mark.parametrize(("age", "there"), [(86_300, True), (86_500, False)])
+def test_a_day_later_nobody_writes_to_a_file_of_another_machine_any_more(age: int, there: bool, tmp_path: Path) -> None:
+    left, other = tmp_path / "t.csv.other.1.partial", tmp_path / "u.csv.other.1.partial"
+    for file in (left, other):
+        file.touch()
+        os.utime(file, (time.time() - age, time.time() - age))
+    with TableWriter(tmp_path / "t.csv") as table:
+        table.add(pd.DataFrame({"a": [1]}))
+    assert left.exists() is there and other.exists()
+
+
+def test_cells_that_a_spreadsheet_would_compute() -> None:
+    table = pd.DataFrame({"image": ["=1", "a", "@x", "+1", "-1", "\tx"], "label": [-1, 1, 2, 3, 4, 5], "p": [-0.5] * 6})
+    safe = safe_cells(table)
+    assert safe["image"].tolist() == ["'=1", "a", "'@x", "'+1", "'-1", "'\tx"]
+    assert safe["label"].tolist() == [-1, 1, 2, 3, 4, 5] and safe["p"].tolist() == [-0.5] * 6
+    assert table["image"][0] == "=1"
+
+
+def test_nothing_added_makes_an_empty_file(tmp_path: Path) -> None:
+    with TableWriter(tmp_path / "t.csv"):
+        pass
+    assert (tmp_path / "t.csv").read_bytes() == b""
+
+
+def test_a_column_without_values_in_the_first_piece_holds_text_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "GROUP", 1)
+    with TableWriter(tmp_path / "t.parquet") as table:
+        table.add(pd.DataFrame({"image": ["a"], "true_label": [None], "p": [0.5]}))
+        table.add(pd.DataFrame({"image": ["b"], "true_label": ["dent"], "p": [0.25]}))
+    found = pd.read_parquet(tmp_path / "t.parquet")
+    assert found["true_label"].isna().tolist() == [True, False] and found["true_label"][1] == "dent"
+    assert found["p"].tolist() == [0.5, 0.25]
+    assert found["image"].tolist() == ["a", "b"]
