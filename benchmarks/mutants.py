@@ -35,7 +35,8 @@ ROOMS = ("binarize", "regions", "model", "learn", "assign", "metrics", "detect",
 # What takes long comes last: a fault that these rooms' own tests notice needs no others.
 NUMBERS = "tests/test_numbers.py"
 TESTS = (
-    *(f"tests/{room}" for room in ROOMS), NUMBERS, "tests/data", "tests/steps", "tests/test_estimator.py", "tests/report",
+    *(f"tests/{room}" for room in ROOMS), NUMBERS, "tests/known", "tests/data", "tests/steps",
+    "tests/test_estimator.py", "tests/report",
 )  # fmt: skip
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
 

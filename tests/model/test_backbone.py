@@ -1,4 +1,4 @@
-"""Covers device, heads."""
+"""The backbone, by name or from a file, and what it gives."""
 
 import numpy as np
 import pytest

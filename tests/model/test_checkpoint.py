@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -155,3 +156,14 @@ def test_a_pickle_without_named_tensors_is_refused(tmp_path: Path, checkpoint: o
     torch.save(checkpoint, tmp_path / "odd.pt")
     with pytest.raises(WeightsError, match=r"odd\.pt"):
         load_state_dict(tmp_path / "odd.pt")
+
+
+def test_an_archive_that_is_packed_is_refused(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "plain.pt", tmp_path / "packed.pt"
+    torch.save({"a": torch.zeros(10_000)}, plain)
+    assert set(load_state_dict(plain)) == {"a"}
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    with pytest.raises(WeightsError, match="a packed archive"):
+        load_state_dict(packed)
