@@ -10,7 +10,7 @@ import pytest
 from anomalyncd import AnomalyNCD
 from anomalyncd.data.gather import gather
 from anomalyncd.discovery import classify as predicting
-from anomalyncd.discovery.classify import Predictor, joined
+from anomalyncd.discovery.classify import Predictor, joined, needs_of, warm_up
 from anomalyncd.errors import DataError
 from anomalyncd.regions.prefetch import DEPTH, prefetch
 from command import call, fail
@@ -143,3 +143,55 @@ def test_what_is_read_is_not_written_over(model, line, tmp_path):
     assert table.read_bytes() == before
     call("predict", tmp_path / "run", table, "--out", tmp_path / "new.csv")
     assert len(pd.read_csv(tmp_path / "new.csv")) == 2
+
+
+def test_what_must_come_with_an_image(model, line):
+    given = Predictor(model.model_, model.model_.extractor())
+    assert needs_of(given) == "map"
+    assert needs_of(Predictor(model.model_, model.model_.extractor(), Bright())) == "image"
+    masks = [anomaly_map > 0.5 for anomaly_map in line[1][:6]]
+    masked = AnomalyNCD(3, backbone="tiny", model={"input_size": 64}, crop={"size": 64}).fit(line[0][:6], masks=masks)
+    assert needs_of(Predictor(masked.model_, masked.model_.extractor())) == "mask"
+
+
+@pytest.mark.parametrize("given", ["maps", "masks", "detector"])
+def test_warming_up_classes_a_region(model, line, given, monkeypatch):
+    if given == "masks":
+        masks = [anomaly_map > 0.5 for anomaly_map in line[1][:6]]
+        settings = {"backbone": "tiny", "model": {"input_size": 64}, "crop": {"size": 64}}
+        model = AnomalyNCD(3, **settings).fit(line[0][:6], masks=masks)
+    maker = Bright() if given == "detector" else None
+    predictor = Predictor(model.model_, model.model_.extractor(), maker)
+    seen, samples = [], []
+    extract = predictor.extract
+    monkeypatch.setattr(predictor, "extract", lambda items: (samples.extend(items), extract(items))[1])
+    monkeypatch.setattr(predictor, "classify", lambda found: seen.append(found))
+    warm_up(predictor)
+    (found,), (item,) = seen, samples
+    assert item.image.shape == (256, 256, 3) and {(item.map is None), (item.mask is None)} == (
+        {True} if given == "detector" else {True, False}
+    )
+    assert (item.image[64:128, 64:128] == 255).all() and item.image[:64].max() == item.image[128:].max() == 128
+    (region,) = found.regions
+    if given == "detector":  # its maps are of another range, so that all of the image is a region
+        return
+    x, y, width, height = region.box
+    assert abs(x - 64) <= 4 and abs(y - 64) <= 4 and abs(width - 64) <= 8 and abs(height - 64) <= 8
+    marks, binarizer = item.mask if given == "masks" else item.map, model.model_.binarizer
+    low, high = (0, 1) if binarizer is None else (binarizer.low_, binarizer.high_)
+    assert marks[:64].max() == np.float32(low) and marks[64:128, 64:128].min() == np.float32(high)
+
+
+def test_predictions_in_pieces_are_joined_in_order(model, line):
+    pieces = [model.predict(line[0][index : index + 1], maps=line[1][index : index + 1]) for index in (2, 0, 1)]
+    pieces[1].skipped["gone.png"] = "damaged"
+    whole = joined(pieces)
+    assert whole.labels.tolist() == [int(piece.labels[0]) for piece in pieces] and whole.skipped == {
+        "gone.png": "damaged"
+    }
+    np.testing.assert_array_equal(whole.probabilities, np.concatenate([piece.probabilities for piece in pieces]))
+    assert len(whole.regions) == sum(len(piece.regions) for piece in pieces)
+    assert whole.images["image"].tolist() == [piece.images["image"][0] for piece in pieces]
+    assert whole.images.index.tolist() == [0, 1, 2] and joined(pieces[:1]) is pieces[0]
+    none = joined([pieces[0], pieces[0]])
+    assert not len(none.regions) and list(none.regions) == list(whole.regions)
