@@ -1,6 +1,6 @@
 """A run that was stopped anywhere ends as if it had not been, and a changed setting redoes what depends on it only.
 
-Covers model; torchrun with tests/learn/test_distributed.py.
+
 """
 
 from __future__ import annotations
