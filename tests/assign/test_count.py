@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from scipy.spatial.distance import pdist
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist, squareform
+from sklearn.metrics import silhouette_score
 
 from anomalyncd.assign import count as module
 from anomalyncd.assign.count import (
@@ -226,3 +228,95 @@ def test_only_so_many_regions_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "MOST_REGIONS", 60)
     found = estimate_count(clusters([100, 100, 100]), most=5)
     assert (found.count, found.n_regions) == (3, 60)
+
+
+@pytest.mark.parametrize(("n_regions", "most", "neighbours", "few"), [
+    (5, 9, 4, True), (6, 9, 5, False), (6, 1, 5, True), (6, 2, 5, False), (11, 9, 10, False), (12, 9, 10, False),
+    (119, 9, 11, False), (120, 9, 12, False), (0, 9, 0, True), (1, 9, 0, True),
+])  # fmt: skip
+def test_neighbours_and_the_fewest_regions(
+    n_regions: int, most: int, neighbours: int, few: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    for name in ("by_silhouette", "by_eigengap", "by_communities"):
+        monkeypatch.setattr(module, name, lambda what, most, *rng: (asked.append(most), 2)[1])
+    monkeypatch.setattr(module, "above_clouds", lambda *given: 9.0)
+    found = estimate_count(unit(np.random.default_rng(0).normal(size=(n_regions, 4))), most)
+    assert found.neighbours == neighbours and found.n_regions == n_regions and (found.verdict == "too few") is few
+    assert asked == ([] if few else [min(most, n_regions // 2)] * 4)
+    if few:
+        assert (found.count, found.low, found.high, found.finer, found.above_clouds) == (1, 1, 1, None, None)
+
+
+@pytest.mark.parametrize(("above", "count"), [(2.4, 1), (2.5, 3)])
+def test_groups_must_lie_clearly_further_apart_than_those_of_clouds(
+    above: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(module, "above_clouds", lambda points, k, rng: (given.append((len(points), k)), above)[1])
+    found = estimate_count(clusters([200, 200, 200]), most=9)
+    assert found.count == count and found.above_clouds == above and given == [(400, 3)]
+
+
+@pytest.mark.parametrize(("low", "high", "verdict"), [(3, 5, "agreed"), (3, 6, "cannot tell"), (2, 4, "cannot tell")])
+def test_answers_that_differ_by_twice_as_many_cannot_tell(
+    low: int, high: int, verdict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "above_clouds", lambda *_: 9.0)
+    monkeypatch.setattr(module, "by_silhouette", lambda points, most: low)
+    monkeypatch.setattr(module, "by_eigengap", lambda net, most: high)
+    monkeypatch.setattr(module, "by_communities", lambda net, most, rng: low)
+    assert estimate_count(clusters([20, 20, 20]), most=20).verdict == verdict
+
+
+def test_above_clouds_by_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = iter([0.1, 0.2, 0.3, 0.8])
+    monkeypatch.setattr(module, "CLOUDS", 3)
+    monkeypatch.setattr(module, "_silhouette", lambda tree, distances, count: next(apart))
+    found = above_clouds(clusters([9, 8]).astype(np.float64), 2, np.random.default_rng(0))
+    assert found == pytest.approx((0.8 - 0.2) / np.std([0.1, 0.2, 0.3]))
+    assert above_clouds(np.ones((5, 3)), 2, np.random.default_rng(0)) == 0
+
+
+def test_one_cluster_has_no_silhouette_and_a_sample_keeps_its_order() -> None:
+    points = np.random.default_rng(0).normal(size=(6, 2))
+    square = squareform(pdist(points))
+    tree = linkage(pdist(points), "ward")
+    assert module._silhouette(tree, square, 1) == -1
+    assert module._silhouette(tree, square, 2) == pytest.approx(silhouette_score(points, fcluster(tree, 2, "maxclust")))
+    rows = np.arange(10.0)[:, None]
+    some = module._sample(rows, 4, np.random.default_rng(0))
+    assert (
+        len(some) == 4
+        and (np.diff(some[:, 0]) > 0).all()
+        and module._sample(rows, 10, np.random.default_rng(0)) is rows
+    )
+
+
+def test_the_number_of_wards_clusters_by_trying_each() -> None:
+    for seed in range(5):
+        points = np.random.default_rng(seed).normal(size=(14, 3))
+        tree = linkage(pdist(points), "ward")
+        scores = [silhouette_score(points, fcluster(tree, k, "maxclust")) for k in range(2, 7)]
+        assert by_silhouette(points, 6) == 2 + int(np.argmax(scores))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "expected"), [((5, 4), 9, 1), ((5, 5), 9, 2), ((4, 4), 9, 1), ((6, 6, 6), 2, 2)]
+)
+def test_communities_of_five_are_kinds(sizes: tuple[int, ...], most: int, expected: int) -> None:
+    net = np.zeros((sum(sizes), sum(sizes)))
+    start = 0
+    for size in sizes:
+        net[start : start + size, start : start + size] = 1
+        start += size
+    np.fill_diagonal(net, 0)
+    assert by_communities(net, most, np.random.default_rng(0)) == expected
+
+
+def test_the_best_of_three_searches_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = np.kron(np.eye(2), np.ones((5, 5))) - np.eye(10)
+    tries = [np.zeros(10, int), np.repeat([0, 1], 5), np.arange(10) % 2]
+    asked: list[int] = []
+    monkeypatch.setattr(module, "louvain", lambda given, rng: (asked.append(1), tries[len(asked) - 1])[1])
+    assert by_communities(net, 9, np.random.default_rng(0)) == 2 and len(asked) == 3

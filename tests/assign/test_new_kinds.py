@@ -109,3 +109,89 @@ def test_new_ones_are_suspects_from_where_a_fifth_of_the_known_lies(monkeypatch:
     monkeypatch.setattr(new_kinds, "linkage", counted)
     opened([0] * 400, [0] * 400)
     assert suspects[0] / 400 == pytest.approx(0.2, abs=0.06)
+
+
+def slow_settled(features: np.ndarray, before: list[int], labels: list[int], free: list[bool], least: int) -> list[int]:
+    """In loops: the nearest centre of all classes, where it is a new one; else what a region was before."""
+    newest = max(before)
+    for _ in range(20):
+        classes = sorted({k for k in labels if k >= 0})
+        if not any(k > newest for k in classes):
+            return labels
+        centres = {k: features[[i for i, own in enumerate(labels) if own == k]].mean(axis=0) for k in classes}
+        moved = []
+        for i, own in enumerate(labels):
+            likeness = {k: float(features[i] @ c / max(np.linalg.norm(c), 1e-12)) for k, c in centres.items()}
+            nearest = max(classes, key=lambda k: likeness[k])
+            moved.append(own if not free[i] else nearest if nearest > newest else before[i])
+        for k in (k for k in classes if k > newest and moved.count(k) < least):
+            moved = [before[i] if own == k else own for i, own in enumerate(moved)]
+        if moved == labels:
+            return labels
+        labels = moved
+    return labels
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_regions_settle_as_in_loops(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(6, 14))
+    features = rng.normal(size=(count, 3)).astype(np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    before = rng.integers(-1, 3, count)
+    before[0] = 2  # the highest known class, so that 3 and 4 are new
+    labels = np.where(rng.random(count) < 0.5, rng.integers(3, 5, count), before)
+    labels[0], free, least = 2, rng.random(count) < 0.8, int(rng.integers(1, 4))
+    found = new_kinds._settled(features, before, labels.copy(), free, least)
+    assert found.tolist() == slow_settled(features, before.tolist(), labels.tolist(), free.tolist(), least)
+
+
+def test_a_new_class_that_becomes_too_small_is_gone() -> None:
+    features = np.float32([[1, 0], [1, 0], [0.9, 0.1], [0, 1], [0, 1], [0, 1]])
+    before, labels = np.array([1, 1, 1, -1, -1, -1]), np.array([1, 1, 2, 2, 2, 2])
+    free = np.array([False, False, True, True, True, True])
+    assert new_kinds._settled(features, before, labels.copy(), free, 3).tolist() == [1, 1, 1, 2, 2, 2]
+    assert new_kinds._settled(features, before, labels.copy(), free, 4).tolist() == before.tolist()
+
+
+def test_a_group_no_wider_than_known_regions_are_is_a_kind() -> None:
+    """Members at a cosine of 0.5 of each other, 0 of what is known."""
+    members = np.zeros((4, WIDTH), np.float32)
+    members[:, 1] = members[np.arange(4), 5 + np.arange(4)] = 0.5**0.5
+    known = np.eye(WIDTH, dtype=np.float32)[:1]
+    assert _is_kind(members, known, widest=0.51) and not _is_kind(members, known, widest=0.49)
+    assert _is_kind(members, known[:0], widest=0.0), "nothing is known to be compared with"
+    near = known * 0.6 + 0.8 * np.eye(WIDTH, dtype=np.float32)[1]  # at 0.57 of each member
+    assert not _is_kind(members, near, widest=0.51)
+
+
+@pytest.mark.parametrize(("count", "step"), [(3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_of_many_known_regions_some_tell_how_alike_they_are(
+    count: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new_kinds, "MOST_KNOWN", 4)
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(new_kinds, "limit_for", lambda *given: (seen.append(given), 0.5)[1])
+    blocks = np.concatenate([regions(0, [1] * count), regions(1, [7] * 4)])
+    labels, images = np.array([1] * count + [-1] * 4), np.arange(count + 4) // 2
+    open_classes(blocks, ONE, images, labels, count, np.zeros(len(labels), bool), 3, 1)
+    (distances, odd, least), chosen = seen[0], list(range(0, count, step))
+    centred = blocks[:, 0] - blocks[:, 0].mean(axis=0)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    expected = []
+    for i in chosen:
+        others = [float(unit[i] @ unit[j]) for j in chosen if images[i] != images[j]]
+        expected.append(1 - max(others, default=-1))
+    np.testing.assert_allclose(distances, expected, atol=1e-5)
+    assert (odd, least) == (0.01, 1e-3)
+
+
+def test_the_largest_group_gets_the_lowest_number_above_all_that_were_ever_used() -> None:
+    blocks = np.concatenate([regions(0, OLD), regions(1, [7] * 3 + [8] * 5)])
+    labels = np.array([*OLD, *[-1] * 8])
+    for above, first in ((0, 4), (3, 4), (9, 10)):
+        found = open_classes(blocks, ONE, np.arange(38), labels, 30, np.zeros(38, bool), 3, above)
+        assert found[30:].tolist() == [first + 1] * 3 + [first] * 5
+    for least, numbers in ((5, {4}), (6, {-1})):  # with 5, those of the smaller kind go to the only new class there is
+        found = open_classes(blocks, ONE, np.arange(38), labels, 30, np.zeros(38, bool), least, 0)
+        assert set(found[30:].tolist()) == numbers

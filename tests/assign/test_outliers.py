@@ -60,3 +60,28 @@ def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     x = points(40, 3, 1)
     monkeypatch.setattr(module, "BLOCK", 7)
     assert outlier_groups(x) == [[40, 41, 42], [43]]
+
+
+def slow_groups(x: np.ndarray) -> list[list[int]]:
+    """In loops, by the words of the docstring."""
+    points = x.astype(np.float64)
+    count = len(points)
+    distance = [sorted(1 - float(points[i] @ points[j]) for j in range(count))[5] for i in range(count)]
+    logs = [float(np.log(max(d, 1e-6))) for d in distance]
+    middle = float(np.median(logs))
+    deviation = 1.4826 * float(np.median([abs(value - middle) for value in logs]))
+    apart = [i for i in range(count) if logs[i] > middle + 3 * deviation]
+    groups: list[set[int]] = []
+    for i in apart:
+        near = {j for j in apart if 1 - float(points[i] @ points[j]) < min(distance[i], distance[j]) / 2} | {i}
+        touched = [group for group in groups if group & near]
+        groups = [group for group in groups if not group & near] + [near.union(*touched)]
+    return sorted((sorted(g) for g in groups if len(g) <= 5), key=lambda group: (-len(group), group[0]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_groups_are_those_of_loops(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = [20, *rng.integers(1, 8, 4).tolist()]
+    x = points(*sizes, noise=float(rng.uniform(0.03, 0.2)), seed=seed)
+    assert outlier_groups(x) == slow_groups(x)

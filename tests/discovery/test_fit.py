@@ -1,7 +1,4 @@
-"""A run that was stopped anywhere ends as if it had not been, and a changed setting redoes what depends on it only.
-
-
-"""
+"""A run that was stopped anywhere ends as if it had not been, and a changed setting redoes what depends on it only."""
 
 from __future__ import annotations
 
