@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+from anomalyncd.data.dataset import Sample
+from anomalyncd.errors import RunError
+from anomalyncd.learn.features import CropBatch
 from anomalyncd.regions.extract import Extracted
+from anomalyncd.regions.find import Region
 from anomalyncd.regions.records import ImageRecord
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.store import RegionStore
+from anomalyncd.run.store import RegionStore, _pack, extract, file_stem, map_names, numbered_maps, read_crop
 
 
 def test_a_new_store_is_empty_and_grows(tmp_path: Path) -> None:
@@ -18,3 +28,226 @@ def test_a_new_store_is_empty_and_grows(tmp_path: Path) -> None:
         assert [image.id for image in store.images] == ["a.png", "b.png"] and store.n_shards == 2
         again = RegionStore(folder).read(2)
         assert [image.id for image in again.images] == ["a.png", "b.png"] and again.regions == []
+
+
+def shard(first: int, count: int, *, scenes: bool = True, error: int | None = None) -> Extracted:
+    """Images with a region each, pictures and masks; all but one can be read."""
+    records = [ImageRecord(first + k, f"{first + k}.png", 8, 8, 1, 0.5, 0.25) for k in range(count)]
+    if error is not None:
+        records[error].error = "damaged"
+    own = [record for record in records if not record.error]
+    rng = np.random.default_rng(first)
+    pictures = rng.integers(0, 256, (len(own), 6, 6, 3), dtype=np.uint8)
+    masks = rng.random((len(own), 6, 6)) > 0.5
+    batch = CropBatch(pictures, masks, pictures, masks.astype(np.float32), np.arange(len(own)))
+    regions = [
+        Region(
+            index=record.index, image=record.id, box=(1, 2, 3, 4), square=(0, 1, 6), area=2.5, score=0.75, digest="ab",
+            labels=(1,),
+        )
+        for record in own
+    ]  # fmt: skip
+    return Extracted(
+        records, regions, batch, {"patches": rng.random((len(own), 1, 2, 3)).astype(np.float16)},
+        {record.index: mask for record, mask in zip(own, masks, strict=True)},
+        rng.random((count, 5)).astype(np.float16) if scenes else None,
+    )  # fmt: skip
+
+
+class Made:
+    """An extractor that gives shards like these, and notes what it was asked for."""
+
+    def __init__(self, *, scenes: bool = True) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.scenes = scenes
+
+    def __call__(self, items: list[Sample], first_index: int) -> Extracted:
+        self.asked.append((first_index, len(items)))
+        return shard(first_index, len(items), scenes=self.scenes)
+
+
+def items(count: int) -> list[Sample]:
+    return [Sample(f"{k}.png", np.zeros((8, 8, 3), np.uint8)) for k in range(count)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[RunFolder]:
+    with RunFolder(tmp_path / "run").writing() as opened:
+        yield opened
+
+
+def filled(folder: RunFolder, count: int, made: Made, key: str = "k", *, scenes: bool = True) -> RegionStore:
+    seen: list[int] = []
+    store = RegionStore(folder).fill(items(count), lambda: made, key, seen.append, scenes=scenes)  # type: ignore[arg-type, return-value]
+    assert sum(seen) == count
+    return store
+
+
+def test_shards_of_sixteen_images_are_kept_and_read_again(folder: RunFolder) -> None:
+    made = Made()
+    store = filled(folder, 20, made)
+    assert made.asked == [(0, 16), (16, 4)] and len(store.images) == len(store.regions) == 20
+    assert store.parts["patches"].shape == (20, 1, 2, 3) and store.scenes is not None and store.scenes.shape == (20, 5)
+    again, silent = RegionStore(folder).read(), Made()
+    assert filled(folder, 20, silent).images == store.images and not silent.asked
+    assert again.n_shards == 2 and again.images == store.images
+    assert [replace(region, labels=()) for region in store.regions] == again.regions
+    np.testing.assert_array_equal(again.parts["patches"], store.parts["patches"])
+    np.testing.assert_array_equal(again.scenes, store.scenes)
+    assert len(RegionStore(folder).read(16).images) == 16 and RegionStore(folder).read(0).images == []
+    crop, mask = again.crop(17)
+    expected = shard(16, 4)
+    np.testing.assert_array_equal(crop, expected.batch.crops[1])  # type: ignore[union-attr]
+    np.testing.assert_array_equal(mask, expected.batch.masks[1])  # type: ignore[union-attr]
+
+
+def test_names_of_pictures(folder: RunFolder) -> None:
+    store = filled(folder, 1, Made())
+    assert sorted(folder.files())[1:] == [
+        "crops/000/000000_0_0.png", "crops/000/000000_0_0_mask.png", "masks/000/000000_0.png", "stages.json",
+        "tokens/00000.safetensors",
+    ]  # fmt: skip
+    based = RegionStore(folder, "base")
+    assert (based.tokens, based.crops, based.masks) == ("base/tokens", "base/crops", "base/masks")
+    assert based.stage == "base: regions" and store.stage == "images: regions"
+    assert file_stem(12_345, "a b/ü_c.tar.png") == "012/012345_a_b_ü_c.tar" and file_stem(7, "__/..") == "000/000007_"
+    assert file_stem(1, "x" * 60 + ".png") == "000/000001_" + "x" * 40
+
+
+@pytest.mark.parametrize(
+    "lost", ["crops/000/000003_3_0.png", "crops/000/000003_3_0_mask.png", "masks/000/000003_3.png"]
+)
+def test_a_shard_whose_pictures_are_gone_is_made_again(lost: str, folder: RunFolder) -> None:
+    filled(folder, 20, Made())
+    folder.remove(lost)
+    made = Made()
+    assert len(filled(folder, 20, made).regions) == 20 and made.asked == [(0, 16)]
+    assert folder.place(lost).is_file()
+
+
+def test_other_inputs_or_scenes_make_all_of_it_anew(folder: RunFolder) -> None:
+    filled(folder, 3, Made(scenes=False), scenes=False)
+    made = Made()
+    assert filled(folder, 3, made).scenes is not None and made.asked == [(0, 3)]
+    made = Made()
+    filled(folder, 3, made, "other")
+    assert made.asked == [(0, 3)]
+    made = Made()
+    assert filled(folder, 3, made, "other", scenes=False).scenes is not None and not made.asked
+
+
+def test_a_file_that_can_be_read_by_now_is_read(folder: RunFolder, tmp_path: Path) -> None:
+    def broken(some: list[Sample], first_index: int) -> Extracted:
+        return shard(first_index, len(some), error=1)
+
+    store = RegionStore(folder).fill(items(3), lambda: broken, "k", lambda _: None)  # type: ignore[arg-type, return-value]
+    assert len(store.regions) == 2 and store.images[1].error
+    folder.write_text("images.csv", "a result")
+    made = Made()
+    assert len(filled(folder, 3, made).regions) == 3 and made.asked == [(0, 3)]
+    assert not folder.place("images.csv").exists(), "what the run ended with is of another file"
+
+
+def test_files_are_known_again_by_size_time_and_content(tmp_path: Path) -> None:
+    file = tmp_path / "a.png"
+    file.write_bytes(b"one")
+    samples = [Sample("a.png", file), Sample("b.png", np.zeros((2, 2, 3), np.uint8))]
+    found = extract(Made(), samples, 5)  # type: ignore[arg-type]
+    first, second = found.images
+    assert (first.n_bytes, first.modified) == ("3", str(file.stat().st_mtime_ns)) and first.sha256.startswith(
+        "7692c3ad"
+    )
+    assert (second.n_bytes, second.modified, second.sha256) == ("", "", "") and first.index == 5
+
+
+def packed(folder: RunFolder, change: Any) -> RegionStore:
+    """A store whose only shard was changed before it was written."""
+    found = shard(0, 3)
+    change(found)
+    folder.write("tokens/00000.safetensors", _pack(found))
+    return RegionStore(folder).read()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: found.parts.update(patches=np.zeros((3, 2, 3), np.float16)),
+        lambda found: found.parts.update(patches=np.zeros((2, 1, 2, 3), np.float16)),
+        lambda found: setattr(found, "scenes", np.zeros((2, 5), np.float16)),
+        lambda found: setattr(found, "scenes", np.zeros((3, 5, 1), np.float16)),
+        lambda found: setattr(found.images[1], "error", "damaged"),
+        lambda found: setattr(found.images[1], "height", "8"),
+        lambda found: setattr(found.images[1], "id", 8),
+        lambda found: found.regions.__setitem__(0, replace(found.regions[0], box=(1, 2, 3))),
+        lambda found: found.regions.__setitem__(0, replace(found.regions[0], square=(1, 2, 3, 4))),
+        lambda found: found.regions.__setitem__(0, replace(found.regions[0], score="high")),
+        lambda found: found.regions.__setitem__(0, replace(found.regions[0], index=9)),
+    ],
+)
+def test_a_shard_that_cannot_be_is_none(change: Any, folder: RunFolder) -> None:
+    assert len(packed(folder, lambda found: None).regions) == 3
+    assert packed(folder, change).images == []
+
+
+def test_arrays_of_several_networks_are_said(folder: RunFolder) -> None:
+    store = RegionStore(folder)
+    other = shard(3, 2)
+    other.parts = {"patches": np.zeros((2, 1, 2, 7), np.float16)}
+    with pytest.raises(RunError, match="arrays of several networks"):
+        store.extend([shard(0, 3), other])
+    some = RegionStore(folder)._join([shard(0, 3), shard(3, 2, scenes=False)])
+    assert some.scenes is None, "not of all images"
+    none = Extracted([])
+    assert RegionStore(folder)._join([none, shard(0, 3)]).scenes is not None
+
+
+def test_features_after_training(folder: RunFolder) -> None:
+    store = filled(folder, 2, Made())
+    assert store.features(retrained=False) is store.parts
+    with pytest.raises(RunError, match="missing or damaged"):
+        store.features(retrained=True)
+    store.keep_features({"patches": np.ones((2, 1, 2, 3), np.float16)})
+    assert (store.features(retrained=True)["patches"] == 1).all()
+
+
+def test_a_crop_that_is_damaged_is_said(folder: RunFolder) -> None:
+    store = filled(folder, 2, Made())
+    for name in ("crops/000/000001_1_0.png", "crops/000/000001_1_0_mask.png"):
+        before = folder.place(name).read_bytes()
+        folder.place(name).write_bytes(b"")
+        with pytest.raises(RunError, match="a crop of this run is missing or damaged"):
+            store.crop(1)
+        folder.place(name).write_bytes(before)
+    assert read_crop(folder.place("crops/none.png")) == (None, None)
+    picture = folder.place("crops/000/000001_1_0.png")
+    assert read_crop(picture)[0] is not None
+    picture.rename(picture.with_name("real.png"))
+    picture.symlink_to("real.png")
+    assert read_crop(picture)[0] is None, "a link is no picture of a run"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_picture_may_be_so_large(more: int, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(folder, 1, Made())
+    picture = folder.place("crops/000/000000_0_0.png")
+    monkeypatch.setattr("anomalyncd.run.store.LARGEST_PICTURE", picture.stat().st_size - more)
+    assert (read_crop(picture)[0] is None) == bool(more)
+
+
+def test_maps_are_called_as_their_images_where_names_allow_it() -> None:
+    def names(*ids: str) -> list[str]:
+        return map_names([Sample(name, Path(name)) for name in ids])
+
+    assert names("a/1.png", "b/1.png") == ["maps/a/1.npy", "maps/b/1.npy"]
+    for odd in (
+        ("a.png", "a.jpg"),
+        ("../a.png", "b.png"),
+        ("/a.png", "b.png"),
+        ("c:/a.png", "b.png"),
+        ("a.partial/b.png",),
+    ):
+        assert all(name.startswith("maps/000/00000") for name in names(*odd)), odd
+    assert names("x" * 200 + ".png") == [f"maps/{'x' * 200}.npy"] and names("x" * 201 + ".png")[0].startswith(
+        "maps/000/"
+    )
+    assert numbered_maps([Sample("a.png", Path("a.png"))], 7) == ["maps/000/000007_a.npy"]
