@@ -5,10 +5,12 @@ Covers prefetch, records.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -16,9 +18,11 @@ from anomalyncd.assign.false_alarms import NormalScores
 from anomalyncd.binarize.prepare import binarizer_for
 from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
+from anomalyncd.errors import DataError
 from anomalyncd.learn.features import CropBatch
 from anomalyncd.progress import Silent
-from anomalyncd.regions.extract import Extracted, Extractor, shrink, shrink_map
+from anomalyncd.regions.extract import Extracted, Extractor, is_readable, shrink, shrink_map, solid
+from anomalyncd.regions.find import Region, by_content, first_regions, strengths
 from anomalyncd.regions.records import ImageRecord, report_files
 
 SETTINGS: dict[str, Any] = {"model": {"input_size": 32, "image_size": 48}, "crop": {"size": 32}}
@@ -218,3 +222,133 @@ def test_scenes_stand_in_the_order_of_the_images_and_unreadable_ones_have_none(t
     assert found.scenes[3].tolist() == [0] * 5, "no light, no contrast"
     assert found.scenes[0, 3] - found.scenes[2, 3] == pytest.approx(1, abs=0.05), "half the light is a stop"
     assert extractor([items[1]]).scenes is not None and np.isnan(extractor([items[1]]).scenes).all()  # type: ignore[arg-type]
+
+
+def test_only_components_that_outlive_the_erosion_are_solid() -> None:
+    mask = np.zeros((30, 30), bool)
+    mask[2:8, 2:8] = mask[12:17, 12:17] = mask[20:26, 2:26] = True  # sides of 6, 5, and 6 by 24
+    mask[8, 8] = True  # which touches the first at its corner
+    expected = mask.copy()
+    expected[12:17, 12:17] = False
+    np.testing.assert_array_equal(solid(mask, 6), expected)
+    np.testing.assert_array_equal(solid(mask, 5), mask)
+    assert solid(mask, 0) is mask and not solid(mask, 7).any()
+
+
+def test_whether_all_files_can_be_read_by_now(tmp_path: Path) -> None:
+    image, mask = scene()
+    array = np.zeros((4, 4), np.float32)
+    for name in ("image.png", "map.npy", "mask.png"):
+        (tmp_path / name).write_bytes(b"nonsense")
+    assert is_readable(Sample("a", image)) and is_readable(Sample("a", image, array, mask))
+    assert not is_readable(Sample("a", tmp_path / "image.png"))
+    assert not is_readable(Sample("a", image, tmp_path / "map.npy"))
+    assert not is_readable(Sample("a", image, None, tmp_path / "mask.png"))
+
+
+@pytest.mark.parametrize("side", [47, 48, 49, 96])
+def test_whole_images_are_averaged_where_they_shrink_and_interpolated_where_they_grow(side: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (20, side, 3), dtype=np.uint8)
+    method = cv2.INTER_AREA if side > 48 else cv2.INTER_CUBIC
+    np.testing.assert_array_equal(shrink(image, 48), cv2.resize(image, (48, 48), interpolation=method))
+    values = np.random.default_rng(0).random((20, side), np.float32)
+    method = cv2.INTER_AREA if side > 48 else cv2.INTER_LINEAR
+    found = shrink_map(values, 48)
+    np.testing.assert_array_equal(found, cv2.resize(values, (48, 48), interpolation=method))
+    assert found.dtype == np.float32 and shrink_map(values > 0.5, 48).dtype == np.float32
+
+
+def test_an_image_without_anything_beside_it_is_normal_and_has_no_region() -> None:
+    found = prepared({})
+    record = found.images[0]
+    assert not found.regions and found.batch is None and not found.masks
+    assert (record.height, record.width, record.n_regions, record.score) == (96, 144, 0, 0) and np.isnan(
+        record.threshold
+    )
+    empty = prepared({"mask": np.zeros((96, 144), bool)})
+    assert not empty.regions and list(empty.masks) == [0] and empty.images[0].score == 0
+
+
+def test_without_normal_images_an_image_is_one_region_where_nothing_was_found() -> None:
+    found = prepared({"mask": np.zeros((96, 144), bool)}, has_normal=False)
+    assert [(region.box, region.score) for region in found.regions] == [((0, 0, 144, 96), 1.0)]
+    assert found.images[0].score == 1 and found.batch is not None and found.batch.masks.any()
+    learned = prepared({"mask": np.zeros((96, 144), bool)}, crop={"size": 32, "no_region": "learned"})
+    assert len(learned.regions) == 1 and learned.batch is not None and learned.images[0].score == 0
+    assert not learned.batch.masks.any() and not learned.batch.context_masks.any(), "nothing was found in it"
+
+
+def test_regions_know_their_image_and_their_content() -> None:
+    config = make_config(SETTINGS, {"n_classes": 3})
+    image, mask = scene()
+    extractor = Extractor(config, None, SimpleNamespace(scenes=False), most_regions=1)  # type: ignore[arg-type]
+    found = extractor.prepare((7, Sample("a", image, mask=mask)))
+    (region,) = found.regions
+    assert (region.index, region.image, region.region, region.labels) == (7, "a", 0, ()) and found.images[
+        0
+    ].n_regions == 1
+    assert found.batch is not None
+    pictures = found.batch.crops[0].tobytes() + found.batch.masks[0].tobytes()
+    assert region.digest == hashlib.blake2b(pictures, digest_size=16).hexdigest()
+    assert list(found.masks) == [7] and region.area == 36 * 36, "the largest is kept"
+    both = Extractor(config, None, SimpleNamespace(scenes=False)).prepare((7, Sample("a", image, mask=mask)))  # type: ignore[arg-type]
+    assert [own.region for own in both.regions] == [0, 1] and both.images[0].n_regions == 2
+    assert both.batch is not None and both.batch.image_of.tolist() == [0, 0]
+    assert both.batch.context_masks.shape == (2, 48, 48) and both.batch.crops.shape == (2, 32, 32, 3)
+
+
+def test_images_are_prepared_in_order_and_joined() -> None:
+    image, mask = scene()
+    encoder: Any = Encoder()
+    encoder.scenes = False
+    extractor = Extractor(make_config(SETTINGS, {"n_classes": 3}), None, encoder)
+    found = extractor([Sample("a", image, mask=mask), Sample("b", image), Sample("c", image, mask=mask)], first_index=5)
+    assert [record.index for record in found.images] == [5, 6, 7] and found.scenes is None
+    assert [region.index for region in found.regions] == [5, 5, 7, 7] and sorted(found.masks) == [5, 7]
+    assert found.batch is not None and found.batch.image_of.tolist() == [0, 0, 1, 1]
+    assert found.batch.contexts.shape == (2, 48, 48, 3) and found.batch.crop_maps is None
+    nothing = extractor([Sample("b", image)])
+    assert nothing.batch is None and nothing.parts == {} and len(encoder.shown) == 1
+
+
+def test_what_is_ignored_is_no_part_of_a_mask_or_a_map() -> None:
+    left = [[[[0, 0], [0.5, 0], [0.5, 1], [0, 1]]]]
+    _, mask = scene()
+    found = prepared({"mask": mask}, ignore=left)
+    assert [region.box for region in found.regions] == [(108, 72, 6, 12)] and not found.masks[0][:, :70].any()
+    values = np.where(mask, np.float32(1.5), np.float32(0.1))
+    fixed = {"binarize": {"method": "fixed", "fixed_threshold": 0.5, "min_map_size": 0}}
+    assert [region.box[0] for region in prepared({"map": values}, **fixed).regions] == [12, 108]
+    assert [region.box[0] for region in prepared({"map": values}, ignore=left, **fixed).regions] == [108]
+
+
+@pytest.mark.parametrize(("level", "is_cut"), [(0.10, False), (0.11, False), (0.12, True), (0.2, True)])
+def test_maps_from_where_normal_images_rarely_score_are_cut(level: float, is_cut: bool) -> None:
+    """Less than three of ten normal images score so high: from 0.1108 on."""
+    found = prepared({"map": faint(level)}, USUAL, **HIGH_THRESHOLD)
+    assert bool(found.regions) is is_cut
+    if is_cut:
+        assert found.images[0].threshold == pytest.approx(min(USUAL.level(0.05), found.images[0].score))
+
+
+def test_odd_maps_and_files_are_said_once() -> None:
+    class Told(Silent):
+        def warn(self, message: str) -> None:
+            words.append(message)
+
+    words: list[str] = []
+    records = [ImageRecord(0, "a", note="is flat"), ImageRecord(1, "b"), ImageRecord(2, "c", note="is flat")]
+    assert report_files(records, Told()) == {} and words == ["a: is flat (and so for 1 more images)"]
+    assert report_files([], Told()) == {}
+    with pytest.raises(DataError, match="none of the 2 images could be read, the first because: gone"):
+        report_files([ImageRecord(0, "a", error="gone"), ImageRecord(1, "b", error="too")], Told())
+
+
+def test_which_region_stands_for_an_image() -> None:
+    def region(index: int, area: float, score: float, digest: str) -> Region:
+        return Region(index=index, box=(0, 0, 1, 1), square=(0, 0, 1), area=area, score=score, digest=digest)
+
+    some = [region(3, 16, 0.5, "b"), region(1, 4, 1.0, "c"), region(3, 1, 0.25, "a"), region(1, 9, 0.1, "d")]
+    assert first_regions(some) == {3: 0, 1: 1} and list(first_regions(some)) == [3, 1]
+    np.testing.assert_allclose(strengths(some), [2, 2, 0.25, 0.3])
+    assert by_content(some).tolist() == [2, 0, 1, 3] and by_content([]).dtype == np.int64
