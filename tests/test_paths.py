@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,26 @@ def test_what_can_be_no_path(value: str) -> None:
     with pytest.raises(DataError, match="which none can be"):
         path_of(value, "images")
     assert path_of("images", "images") == path_of(Path("images"), "images") == Path("images")
+
+
+@pytest.mark.parametrize(("value", "words"), [("\udc80", "not valid UTF-8"), ("x" * 5000, "too long for a path")])
+def test_what_no_table_can_name_and_no_system_can_hold(
+    value: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=words):
+        path_of(value, "images")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are text there")
+def test_a_working_folder_that_is_not_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        (tmp_path / "\udc80").mkdir()
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    monkeypatch.chdir(tmp_path / "\udc80")
+    with pytest.raises(DataError, match="not valid UTF-8"):
+        path_of("images", "images")
 
 
 def test_a_link_that_leads_to_itself_is_no_trouble(tmp_path: Path) -> None:

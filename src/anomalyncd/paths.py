@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,7 +25,16 @@ def path_of(value: object, what: str) -> Path:
         raise WrongTypeError(f"{what}: expected a path, but got {type(value).__name__}.")
     if value == "" or "\0" in str(value):
         raise DataError(f"{what}: expected a path, but got {str(value)!r}, which none can be.")
-    return Path(value)
+    path = Path(value)
+    try:
+        str(path.absolute()).encode()  # tables and settings name it
+        path.lstat()
+    except UnicodeEncodeError:
+        raise DataError(f"{path}: the path ({what}) is not valid UTF-8. Rename the folder.") from None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise DataError(f"{what}: {str(path)[:40]}… is too long for a path.") from None
+    return path
 
 
 def names_of(value: object, what: str) -> set[str]:
