@@ -22,7 +22,8 @@ from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.progress import Advance, Silent
 from anomalyncd.ray import engine as engine_ray
 from anomalyncd.ray.blocks import LARGEST, Block, split
-from anomalyncd.ray.engine import BlockWorker, _ask_for_token, most_workers, predict_with_ray
+from anomalyncd.ray.engine import BlockWorker, most_workers, predict_with_ray
+from anomalyncd.ray.start import ask_for_token
 from scenes import GOOD, KINDS, fit, write_scenes, write_table
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -183,7 +184,7 @@ def test_ray_on_this_machine_asks_for_a_token(mode: str | None, warnings: int, m
     if mode is None:
         monkeypatch.delenv("RAY_AUTH_MODE")
     progress = Stopping()
-    _ask_for_token(progress)
+    ask_for_token(progress)
     assert os.environ["RAY_AUTH_MODE"] == (mode or "token") and len(progress.warnings) == warnings
 
 

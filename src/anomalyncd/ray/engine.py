@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import socket
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +22,7 @@ from ..run.finished import FinishedRun
 from ..run.folder import RunFolder
 from ..run.writer import TableWriter, check_table
 from .blocks import ENDINGS, Block, Parts, job_key, pack, split
+from .start import ask_for_token, ray_for, take_away_left
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,8 +89,10 @@ def predict_with_ray(
         parts.sweep()
         todo = parts.missing()
         worker = (str(run.absolute()), parts.job, bare, device, precision)
+        if address is None:
+            take_away_left()
         if todo and address is None:
-            _ask_for_token(progress)
+            ask_for_token(progress)
         ray_or_not = ray_for(workers or _cpus(), address) if todo else nullcontext()
         with ray_or_not, progress.task("Images", len(inputs)) as advance:
             advance(len(inputs) - sum(len(block.items) for block in todo))
@@ -184,66 +185,6 @@ class BlockWorker:
             found.append(self.predictor.classify(some, truth))
         result = joined(found)
         return pack(key, result.images, result.regions, odd)
-
-
-@contextmanager
-def ray_for(workers: int, address: str | None) -> Iterator[None]:
-    """Ray, as the caller has it, on a cluster, or on this machine for the length of the block; quiet in any case."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # it warns of its own way to make the workers of Ray Data
-    import ray
-
-    options: dict[str, Any] = {"address": address or "local", "log_to_driver": False, "logging_level": logging.ERROR}
-    if address is not None:
-        _check_answers(address)
-    else:  # Ray listens on all addresses of the machine whatever is said here, but asks for a token
-        options |= {"num_cpus": workers, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    ours = not ray.is_initialized()
-    if ours:
-        try:
-            with _hushed():
-                ray.init(**options)
-        except Exception as error:  # Ray raises this very class when it starts too slowly
-            where = f"no Ray cluster answers at {address}" if address else "Ray cannot be started"
-            hint = " One that asks for a token needs RAY_AUTH_MODE=token." if address else ""
-            raise RunError(f"{where} ({str(error).strip().splitlines()[0]}).{hint}") from error
-    try:
-        yield
-    finally:
-        if ours:
-            ray.shutdown()
-
-
-def _ask_for_token(progress: Silent) -> None:
-    """Let Ray on this machine answer only who has the user's token, unless the user has decided otherwise."""
-    if "ray" not in sys.modules:  # which reads this once; the default of `ray.init` is a token too
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
-        progress.warn("RAY_AUTH_MODE is not token: who reaches this machine can run code in Ray while the job runs.")
-
-
-def _check_answers(address: str) -> None:
-    """Say at once that nobody is there, which takes Ray minutes."""
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    if host and port.isdecimal():
-        try:
-            socket.create_connection((host, int(port)), timeout=10).close()
-        except (OSError, OverflowError) as error:
-            raise RunError(f"no Ray cluster answers at {address} ({error}).") from error
-
-
-@contextmanager
-def _hushed() -> Iterator[None]:
-    """Without what native code prints on standard error."""
-    sys.stderr.flush()
-    with open(os.devnull, "wb") as nowhere:
-        kept = os.dup(2)
-        os.dup2(nowhere.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
 
 
 def _classed(

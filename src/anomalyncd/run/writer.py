@@ -149,12 +149,17 @@ def safe_cells(table: pd.DataFrame) -> pd.DataFrame:
 def _has_died(partial: Path) -> bool:
     """Whether a process of this machine left the file and is there no more."""
     found = re.search(rf"\.{MACHINE}\.(\d{{1,9}}){re.escape(PARTIAL)}$", partial.name)
-    if not found or os.name == "nt":  # there a signal of 0 ends the process
+    return found is not None and has_ended(int(found[1]))
+
+
+def has_ended(process: int) -> bool:
+    """Whether there is no process of that number on this machine; no on Windows, where asking would end it."""
+    if os.name == "nt":
         return False
     try:
-        os.kill(int(found[1]), 0)
+        os.kill(process, 0)
     except ProcessLookupError:
         return True
-    except OSError:
+    except (OSError, OverflowError):
         return False
     return False
