@@ -291,6 +291,15 @@ def test_arrays_of_a_model_that_do_not_fit_each_other_are_one_line(kind: str, ru
         refused(command, run, line, "damaged, or not a model of anomalyncd")
 
 
+@pytest.mark.parametrize("value", ["x", None, 10**30, [1, 2]])
+def test_the_highest_label_of_a_model_is_a_number(value: object, run: Path, line: Path) -> None:
+    file = run / "model.safetensors"
+    arrays, notes = unseal(file)
+    meta = {**json.loads(notes["anomalyncd"]), "highest": value}
+    file.write_bytes(seal(arrays, {**notes, "anomalyncd": json.dumps(meta)}))
+    refused("update", run, line, "damaged, or not a model of anomalyncd")
+
+
 SHARDS = {
     "a region of no image": lambda arrays, records: records["regions"][0].update(index=-1),
     "a region of an image that was not read": lambda arrays, records: [r.update(error="x") for r in records["images"]],

@@ -292,14 +292,14 @@ class DiscoveryModel:
             config = make_config({**meta["config"], "device": device})
             classifier = Classifier.restore(tensors, meta["classifier"]) if meta["classifier"] else None
             binarizer = restore_binarizer(config, meta["binarizer"]) if meta["binarizer"] else None
-            own_names = {int(k): name for k, name in meta["names"].items()}
+            own_names = {int(k): str(name) for k, name in meta["names"].items()}
             classes = np.array(meta["classes"], np.int64)
             unknown = UnknownScore.restore(tensors, meta["unknown"]) if meta["unknown"] else None
             product = Product.restore(tensors, meta["product"]) if meta["product"] else None
             false_alarms = FalseAlarms.restore(tensors, meta["false_alarms"]) if meta["false_alarms"] else None
             model = cls(
-                config, classifier, binarizer, false_alarms, meta["learns_normal"], own_names, classes, unknown,
-                meta["highest"], product,
+                config, classifier, binarizer, false_alarms, meta["learns_normal"] is True, own_names, classes, unknown,
+                int(np.int32(meta["highest"])), product,
             )  # fmt: skip
             model.try_out()
         except RunError:
