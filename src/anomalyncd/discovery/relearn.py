@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,13 @@ from ..learn.classifier import FeatureParts
 from ..learn.cluster import centres
 from ..learn.refine import refine
 from ..progress import Silent
+from ..regions.drawn import Drawn
 from ..regions.find import Region
 from ..run.finished import FinishedRun
 from ..run.folder import CORRECTIONS, MODEL_FILE, RunFolder
 from ..run.store import RegionStore
 from ..run.tables import to_csv
+from ..steps.drawn import with_drawn
 from .model import DiscoveryModel
 from .results import Key, classify_stored
 
@@ -43,6 +45,7 @@ def relearn(
     progress: Silent | None = None,
     *,
     also: Mapping[str, bytes] | None = None,
+    drawn: Sequence[Drawn] = (),
 ) -> list[Move]:
     """Train the heads of a run again with the classes that a person gave, and write model and tables anew.
 
@@ -54,6 +57,7 @@ def relearn(
     fixed : those that were placed one by one: they keep that class whatever the heads say
     names : label → name, for classes to be named
     also : name → content of files of the run that are there if, and only if, the change was made
+    drawn : defects that the run has missed, which become regions of it; `labels` says of which class
 
     Returns
     -------
@@ -61,7 +65,7 @@ def relearn(
     """
     progress = progress or Silent()
     with RunFolder(run).writing() as folder, progress.task("Learning", 1) as advance:
-        before = RunState.of(FinishedRun(run))
+        before, more = with_drawn(RunState.of(finished := FinishedRun(run)), finished, drawn, progress)
         row = before.row
         if unknown := [key for key in (*labels, *fixed) if key not in row]:
             raise DataError(f"{run}: there is no region {unknown[0][1]} of image {unknown[0][0]!r}.")
@@ -73,7 +77,7 @@ def relearn(
         held = before.fixed.copy()
         held[[row[key] for key in fixed]] = True
         files, after = learn_again(before, wanted, held, names)
-        folder.commit({**files, **(also or {})})
+        folder.commit({**more, **files, **(also or {})})
         advance()
     changed = np.flatnonzero(after != before.labels)
     keys = list(row)

@@ -18,6 +18,7 @@ from ..config import CropConfig
 from ..errors import DataError
 from .boxes import MANY_BOXES, Boxes, merge_boxes, merge_squares
 
+DRAWN = "drawn "  # begins the digest of a region that a person drew
 Labels = npt.NDArray[np.int32]
 Size = TypeVar("Size", int, npt.NDArray[np.int64])
 Pixel = TypeVar("Pixel", bound=np.generic)
@@ -33,7 +34,7 @@ class Region:
     square : (x, y, side), the crop in image pixels; hangs over the image only where the image is smaller
     area : of the mask in image pixels; with `crop.merge: squares` of all of the mask in the square
     score : maximum of the score map inside the square, 1 where there is no score map
-    digest : of the crop's pixels, whatever its file is called
+    digest : of the crop's pixels, whatever its file is called; it says as well whether a person drew the region
     labels : of the mask's components that make up the region, ascending; not kept once the crop is cut
     """
 
@@ -46,6 +47,11 @@ class Region:
     score: float
     digest: str = ""
     labels: tuple[int, ...] = ()
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether a person drew it after classes were learned."""
+        return self.digest.startswith(DRAWN)
 
 
 def find_regions(

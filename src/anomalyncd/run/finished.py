@@ -17,7 +17,6 @@ from ..config import Config, make_config
 from ..data.dataset import Dataset, Sample
 from ..data.gather import Sources
 from ..data.images import read_image
-from ..data.limits import MAX_SIDE
 from ..data.maps import StackRow, read_map, read_mask
 from ..discovery.classify import Predictor
 from ..discovery.model import DiscoveryModel
@@ -26,6 +25,7 @@ from ..labels import UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
 from ..paths import path_of
 from ..progress import Silent
+from ..regions.crops import drawn_masks, read_crop, resized
 from ..regions.find import find_regions
 from ..settings_text import read_config
 from .folder import (
@@ -40,9 +40,9 @@ from .folder import (
     REGIONS_TABLE,
     TREE,
     RunFolder,
-)
-from .store import RegionStore, file_stem, read_crop
-from .tables import read_csv, read_names
+)  # fmt: skip
+from .store import RegionStore, file_stem
+from .tables import is_count, read_csv, read_names
 
 if TYPE_CHECKING:  # a model is read without torch
     from ..detect.base import Detector
@@ -141,7 +141,7 @@ with `anomalyncd discover`.
         """How the number of classes was estimated; None where it was given."""
         path = self.folder.place(COUNT)
         count: dict[str, Any] | None = self.folder.read_json(COUNT)
-        if path.exists() and not _is_count(count):
+        if path.exists() and not is_count(count):
             raise RunError(f"{path}: expected how the number of classes was estimated, but it is damaged.")
         return count
 
@@ -260,8 +260,13 @@ with `anomalyncd discover`.
         return _readable(read_map, self.folder.place(place) if place.startswith("maps/") else StackRow.parse(place))
 
     def mask(self, name: str) -> Mask | None:
-        """(h, w) bool, as the run used it."""
-        return _readable(read_mask, self.folder.place(f"masks/{file_stem(self._index[name], name)}.png"))
+        """(h, w) bool, as the run used it, with what people drew."""
+        found, drawn = self._found_mask(name), self._drawn(name)
+        if not drawn:
+            return found
+        size = drawn[0].shape if found is None else found.shape
+        masks = [*([] if found is None else [found]), *(resized(own, size) for own in drawn)]
+        return np.asarray(np.any(masks, axis=0))
 
     def true_mask(self, name: str) -> Mask | None:
         """(h, w) bool, of the given samples: an image without one is normal if others have one, else nobody knows."""
@@ -287,10 +292,11 @@ with `anomalyncd discover`.
 
     def region_masks(self, name: str) -> list[Mask]:
         """(H, W) bool of each region of an image, in the order of its rows in regions.csv, at the image's own size."""
-        count, size = int(self.manifest.iloc[self._index[name]]["n_regions"]), self.size(name)
-        mask, crop = self.mask(name), self.config.crop
+        mask, crop, size = self._found_mask(name), self.config.crop, self.size(name)
+        drawn = [resized(own, size) for own in self._drawn(name)]
+        count = int(self.manifest.iloc[self._index[name]]["n_regions"]) - len(drawn)
         if mask is None or not mask.any():
-            return [np.ones(size, bool)] * count
+            return [np.ones(size, bool)] * count + drawn
         regions, components = find_regions(mask, size, crop)
         large = cv2.resize(components.astype(np.float32), size[::-1], interpolation=cv2.INTER_NEAREST)
         masks = [np.isin(large, region.labels) for region in regions[:count]]
@@ -298,7 +304,14 @@ with `anomalyncd discover`.
             if not own.any():  # thinner than a pixel of the image
                 x, y, width, height = region.box
                 own[y : y + height, x : x + width] = True
-        return masks
+        return masks + drawn
+
+    def _found_mask(self, name: str) -> Mask | None:
+        return _readable(read_mask, self.folder.place(f"masks/{file_stem(self._index[name], name)}.png"))
+
+    def _drawn(self, name: str) -> list[Mask]:
+        stem, count = file_stem(self._index[name], name), int(self.manifest.iloc[self._index[name]]["n_regions"])
+        return drawn_masks(lambda region: self.folder.place(f"masks/{stem}_{region}.png"), count)
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -325,20 +338,6 @@ def read_corrections(run: Path) -> dict[Key, int]:
     table = read_csv(path)
     keys = zip(table["image"], table["region"].astype(int), strict=True)
     return dict(zip(keys, table["label"].astype(int), strict=True))
-
-
-def _is_count(found: Any) -> bool:
-    """Whether this says how the number of classes was estimated, as `CountEstimate` does."""
-    if not isinstance(found, dict) or not isinstance(found.get("answers"), dict) or "normal" not in found:
-        return False
-    answers = list(found["answers"].values())
-    numbers = [found.get(name) for name in ("count", "low", "high")] + answers
-    finer, is_told = found.get("finer"), answers or found.get("verdict") in ("too few", "one kind")
-    return bool(is_told) and all(_is_small(n) for n in numbers) and (finer is None or _is_small(finer))
-
-
-def _is_small(number: Any) -> bool:
-    return isinstance(number, int) and 0 <= number <= MAX_SIDE
 
 
 def _readable(reader: Callable[[S], T], source: S) -> T | None:

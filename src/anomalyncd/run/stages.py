@@ -151,7 +151,8 @@ class Stages:
                 mode="json",
                 exclude={"merge": True, "preset": True, "unknown": True, "ignore": True, "detect": {"false_alarms"}},
             ),
-            [region.digest for region in regions.regions], [bool(record.error) for record in regions.images],
+            [region.digest for region in regions.regions if not region.is_drawn],
+            [bool(record.error) for record in regions.images],
             *([known] if known else []),
         )  # fmt: skip
 

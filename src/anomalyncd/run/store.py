@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path, PurePosixPath
@@ -21,13 +20,13 @@ from ..errors import RunError
 from ..learn.classifier import FeatureParts
 from ..learn.features import SCENES
 from ..paths import stem_of
+from ..regions.crops import read_crop
 from ..regions.extract import Extracted, Extractor, is_readable
 from ..regions.find import Region
 from ..regions.records import ImageRecord
 from .folder import MAPS, PARTIAL, RETRAINED, RunFolder
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
-LARGEST_PICTURE = 100_000_000  # bytes of a crop, which has at most 2048 × 2048 pixels
 Record = TypeVar("Record", Region, ImageRecord)
 MAX_NAME = 200  # bytes; file systems take 255, and a file that is being written has a longer name
 
@@ -108,6 +107,41 @@ class RegionStore:
             found.batch, found.masks = None, {}
             all_shards.append(found)
         return self._join(all_shards)
+
+    def insert(self, found: Extracted, drawn: Sequence[npt.NDArray[np.bool_]]) -> dict[str, bytes]:
+        """Put regions behind those of their images, and their pictures into the run; returns the shards, for a commit.
+
+        drawn : mask of each region in its image
+        """
+        for region, mask in zip(found.regions, drawn, strict=True):
+            name = self.mask_name(self.images[region.index]).removesuffix(".png")
+            self._write_png(f"{name}_{region.region}.png", mask.astype(np.uint8) * 255)
+        found.masks = {}
+        self._write_pictures(found)
+        files, shards = dict[str, bytes](), list[Extracted]()
+        while sum(len(shard.images) for shard in shards) < len(self.images):
+            number, shard = len(shards), self._read(len(shards))
+            if shard is None:
+                raise RunError(
+                    f"{self.run.path / self._shard(number)}: missing or damaged. Call the same `discover` again."
+                )
+            records = {record.index: record for record in shard.images}
+            masked = [r.index for r in shard.images if self.run.place(self.mask_name(r)).is_file()]
+            for row, region in enumerate(found.regions):
+                if region.index not in records:
+                    continue
+                place = sum(other.index <= region.index for other in shard.regions)
+                shard.regions.insert(place, region)
+                shard.parts = {
+                    name: np.insert(shard.parts[name], place, part[row], axis=0) if name in shard.parts else part[[row]]
+                    for name, part in found.parts.items()
+                }
+                records[region.index].n_regions += 1
+                shard.masks = dict.fromkeys(masked, np.zeros((0, 0), bool))
+                files[self._shard(number)] = _pack(shard)
+            shards.append(shard)
+        self._join(shards)
+        return files
 
     def _join(self, shards: Sequence[Extracted]) -> RegionStore:
         self.images = [record for shard in shards for record in shard.images]
@@ -213,24 +247,6 @@ def extract(extractor: Extractor, items: Sequence[Sample], first: int) -> Extrac
     for record, own in zip(found.images, marks, strict=True):
         record.n_bytes, record.modified, record.sha256 = own or ("", "", "")
     return found
-
-
-def read_crop(path: Path) -> tuple[npt.NDArray[np.uint8] | None, npt.NDArray[np.bool_] | None]:
-    """A stored crop (S, S, 3) uint8 RGB and its mask (S, S) bool; None for what is missing or damaged."""
-    crop = _read_png(path, cv2.IMREAD_COLOR)
-    mask = _read_png(path.with_name(path.stem + "_mask.png"), cv2.IMREAD_GRAYSCALE)
-    return None if crop is None else np.ascontiguousarray(crop[..., ::-1]), None if mask is None else mask > 127
-
-
-def _read_png(path: Path, flags: int) -> npt.NDArray[Any] | None:
-    """As cv2.imread, which cannot open every name on every system; a link or a pipe is no picture of a run."""
-    try:
-        status = path.lstat()
-        is_picture = stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_PICTURE
-        data = np.frombuffer(path.read_bytes() if is_picture else b"", np.uint8)
-    except OSError:
-        return None
-    return cv2.imdecode(data, flags) if len(data) else None
 
 
 def file_stem(index: int, image: str) -> str:

@@ -120,18 +120,8 @@ def to_csv(table: pd.DataFrame) -> str:
 def read_csv(path: Path) -> pd.DataFrame:
     """A table of a run; names stay text even where they look like numbers, and numbers are exact."""
     text = (
-        "image",
-        "class_name",
-        "looks_like",
-        "crop",
-        "classes",
-        "true_label",
-        "message",
-        "status",
-        "file",
-        "map",
-        *MARKS,
-    )
+        "image", "class_name", "looks_like", "crop", "classes", "true_label", "message", "status", "file", "map", *MARKS,
+    )  # fmt: skip
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it has more than {LARGEST:,} bytes")
@@ -205,3 +195,17 @@ def read_names(folder: Path) -> dict[int, str]:
         return {int(label): str(name) for label, name in RunFolder(folder).read_json(CLASS_NAMES).items()}
     except (ValueError, AttributeError) as error:  # None where it is no JSON
         raise RunError(f'{path}: expected names of classes as {{"1": "dent"}}, but found something else.') from error
+
+
+def is_count(found: Any) -> bool:
+    """Whether this says how the number of classes was estimated, as `CountEstimate` does."""
+    if not isinstance(found, dict) or not isinstance(found.get("answers"), dict) or "normal" not in found:
+        return False
+    answers = list(found["answers"].values())
+    numbers = [found.get(name) for name in ("count", "low", "high")] + answers
+    finer, is_told = found.get("finer"), answers or found.get("verdict") in ("too few", "one kind")
+    return bool(is_told) and all(_is_small(n) for n in numbers) and (finer is None or _is_small(finer))
+
+
+def _is_small(number: Any) -> bool:
+    return isinstance(number, int) and 0 <= number <= MAX_SIDE
