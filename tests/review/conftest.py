@@ -56,7 +56,9 @@ def run(fitted_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(fitted_run, tmp_path / "run"))
 
 
-def obey(run: Path, labels: Any, fixed: Any, names: Any, progress: Silent, *, also: dict[str, bytes]) -> list[Move]:
+def obey(
+    run: Path, labels: Any, fixed: Any, names: Any, progress: Silent, *, also: dict[str, bytes], drawn: Any = ()
+) -> list[Move]:
     """In the place of `relearn`: does what is asked and learns nothing. What was asked is in `obey.asked`."""
     obey.asked.append((dict(labels), set(fixed), dict(names)))
     with progress.task("Learning", 3) as advance:
@@ -142,8 +144,8 @@ def review(run: Path) -> Iterator[Open]:
     """Opens the review of the run; what is still open is closed at the end."""
     opened: list[TestClient] = []
 
-    def open_review(**arguments: Any) -> Client:
-        http = TestClient(make_app(run, **{"learner": obey, **arguments}), base_url="http://127.0.0.1:8765")
+    def open_review(path: Path | None = None, **arguments: Any) -> Client:
+        http = TestClient(make_app(path or run, **{"learner": obey, **arguments}), base_url="http://127.0.0.1:8765")
         http.__enter__()
         opened.append(http)
         return Client(http)

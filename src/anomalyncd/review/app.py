@@ -26,15 +26,17 @@ from ..errors import AnomalyNCDError
 from ..serve.guard import SAFE_METHODS, Guard, answer_errors, refusal, same_text, try_later
 from . import schema
 from .apply import Applier, Relearn, relearn
-from .classes import ConflictError
-from .hints import Likeness, hints_answer, history_answer, normal_answer, similar_answer
+from .classes import ConflictError, CorrectedClasses
+from .hints import Likeness, copies_answer, hints_answer, history_answer, normal_answer, similar_answer
+from .lesson import Lessons
 from .page_data import Pictures, moves_answer, next_answer, regions_answer, state_answer
 from .session import Session
 
+PAGE_MODULES = ("review.js", "api.js", "cards.js", "dialogs.js", "draw.js", "hints.js", "missed.js")
 PAGE_FILES = {  # address → file and type; nothing else of the package is served
     "/": ("index.html", "text/html"),
     "/review.css": ("review.css", "text/css"),
-    **{f"/{name}": (name, "text/javascript") for name in ("review.js", "api.js", "cards.js", "dialogs.js", "hints.js")},
+    **{f"/{name}": (name, "text/javascript") for name in PAGE_MODULES},
 }
 MOST_ON_A_PAGE = 500
 MOST_BYTES = 1_000_000  # of a request: a hundred thousand numbers of regions
@@ -66,9 +68,11 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn,
     """
     session = Session(run)
     applier, likeness = Applier(session, learner), Likeness()
+    lessons = Lessons(session)
 
     def close() -> None:
         applier.wait()
+        lessons.wait()
         session.close()
 
     @asynccontextmanager
@@ -81,6 +85,7 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn,
         lifespan=lifespan, middleware=[Middleware(ReviewGuard, token=token)] if guarded else [],
     )  # fmt: skip
     app.state.close, app.state.session, app.state.applier = close, session, applier
+    app.state.is_busy = lambda: session.applying is not None or lessons.is_running
     _answer_errors(app, session, applier)
     add_page(app, __package__, PAGE_FILES)
     _add_pictures(app, session)
@@ -105,11 +110,13 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn,
         contains: Annotated[str, Query(max_length=200, description="part of the image's name")] = "",
         surest: Annotated[float, Query(ge=0, le=1, description="highest probability")] = 1.0,
         size: schema.Size = "any",
+        place: schema.InImage = "any",
     ) -> schema.RegionsAnswer:
         """Some regions of a class."""
         return regions_answer(
-            session, label, offset=offset, limit=limit, order=order, contains=contains, surest=surest, size=size
-        )
+            session, label, offset=offset, limit=limit, order=order, contains=contains, surest=surest, size=size,
+            place=place,
+        )  # fmt: skip
 
     @app.get("/api/regions/{region}/similar", responses=REFUSALS)
     def similar(region: Number, limit: Annotated[int, Query(ge=1, le=200)] = 24) -> schema.SimilarAnswer:
@@ -127,6 +134,21 @@ def make_app(run: Path, token: str | None = None, *, learner: Relearn = relearn,
     ) -> schema.NormalAnswer:
         """Some images without a defect, the most suspicious first."""
         return normal_answer(session, offset, limit)
+
+    @app.get("/api/copies", responses=REFUSALS)
+    def copied() -> schema.CopiesAnswer:
+        """Images that are nearly the same."""
+        return copies_answer(session, likeness)
+
+    @app.get("/api/lesson", responses=REFUSALS)
+    def lesson() -> schema.LessonAnswer:
+        """How far the lesson is that was asked for last, and what it would change."""
+        return lessons.answer()
+
+    @app.post("/api/lesson", status_code=202, responses=REFUSALS)
+    def learn_as_normal(request: schema.LessonRequest) -> schema.LessonAnswer:
+        """Begin to show images to the detector as good ones; nothing is changed unless `apply` says so."""
+        return lessons.start(request)
 
     @app.get("/api/history", responses=REFUSALS)
     def history() -> schema.HistoryAnswer:
@@ -192,23 +214,35 @@ def _add_pictures(app: FastAPI, session: Session) -> None:
         503: {"description": "Too many are asked for at once, or the run cannot be read."},
     }
 
-    async def draw(request: Request, make: Callable[[Pictures], bytes | None], if_missing: str) -> Response:
+    Make = Callable[[Pictures, CorrectedClasses], bytes | None]
+
+    async def draw(request: Request, make: Make, if_missing: str) -> Response:
+        def content_of() -> bytes | None:
+            classes = session.refresh()
+            return make(pictures(classes.before), classes)
+
         async with turns.take():
             if await request.is_disconnected():  # nobody waits for it any more
                 raise ClientDisconnect
-            content = await run_sync(lambda: make(pictures(session.refresh().before)))
+            content = await run_sync(content_of)
         if content is None:
             raise HTTPException(404, if_missing)
         return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+    def row_of(classes: CorrectedClasses, region: int) -> int:
+        try:
+            return classes.row(region)
+        except ConflictError as error:
+            raise HTTPException(404, str(error)) from None
 
     @app.get("/crops/{region}", response_class=Response, responses=responses)
     async def crop(region: Number, request: Request) -> Response:
         """A region's crop with its outline."""
 
-        def make(found: Pictures) -> bytes | None:
-            if region >= len(found.classes.keys):
-                raise HTTPException(404, f"There is no region {region}.")
-            return found.crop(region)
+        def make(found: Pictures, classes: CorrectedClasses) -> bytes | None:
+            row = row_of(classes, region)
+            drawn = classes.drawing(row)
+            return found.crop(row) if drawn is None else found.drawing(drawn)
 
         return await draw(request, make, "The crop of this region is missing or damaged.")
 
@@ -221,12 +255,15 @@ def _add_pictures(app: FastAPI, session: Session) -> None:
     ) -> Response:
         """A whole image with the outline of one of its regions, or of all; `heat` adds the anomaly map."""
 
-        def make(found: Pictures) -> bytes | None:
+        def make(found: Pictures, classes: CorrectedClasses) -> bytes | None:
             if image >= len(found.classes.images):
                 raise HTTPException(404, f"There is no image {image}.")
-            if region is not None and (region >= len(found.classes.keys) or found.classes.image_of[region] != image):
+            row = None if region is None else row_of(classes, region)
+            if row is not None and classes.image_of[row] != image:
                 raise HTTPException(404, f"Image {image} has no region {region}.")
-            return found.image(image, region, with_map=heat)
+            one = None if row is None else classes.drawing(row)
+            drawn = [each for each in classes.drawn if each.image == found.classes.images[image]]
+            return found.image(image, None if one else row, drawn, with_map=heat)
 
         words = "The image is no longer where it was when the run was made, or cannot be read."
         return await draw(request, make, words)
@@ -247,6 +284,7 @@ class ReviewGuard(Guard):
     """Takes the token as `Authorization: Bearer TOKEN`, or from a cookie that the first visit of `/?token=TOKEN` sets."""
 
     token_hint = "open the address that `anomalyncd review` printed"
+    wanted = "JSON (Content-Type: application/json)"
 
     def __init__(self, app: ASGIApp, token: str | None = None) -> None:
         super().__init__(app, token, MOST_BYTES, READ_SECONDS)
@@ -254,9 +292,14 @@ class ReviewGuard(Guard):
     def refuse(self, request: Request) -> Response | None:
         kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
         refused = super().refuse(request)
-        if refused is None and request.method not in SAFE_METHODS and kind != "application/json":
-            return refusal(415, "A request must be JSON (Content-Type: application/json).")
+        # A page of another site cannot send these without asking first, in browsers that do not say where they come from.
+        if refused is None and request.method not in SAFE_METHODS and not self.takes(kind):
+            return refusal(415, f"A request must be {self.wanted}.")
         return refused
+
+    def takes(self, kind: str) -> bool:
+        """Whether a request may be of this content type."""
+        return kind == "application/json"
 
     def is_link(self, request: Request) -> bool:
         """The page itself, in a window of its own: it is the same for all runs, and what it asks for is of this site."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
 from ..errors import without_folders
 from ..progress import Advance, Silent
+from ..regions.drawn import Drawn, as_drawn
 from ..run.finished import FinishedRun, Key
 from ..run.folder import APPLIED, to_json
 from .action_log import Row
@@ -34,6 +36,7 @@ class Relearn(Protocol):
         progress: Silent,
         *,
         also: Mapping[str, bytes],
+        drawn: Sequence[Drawn],
     ) -> object: ...
 
 
@@ -45,11 +48,12 @@ def relearn(
     progress: Silent,
     *,
     also: Mapping[str, bytes],
+    drawn: Sequence[Drawn] = (),
 ) -> None:
     """As in `discovery`; torch is imported by the first apply, not by everybody who looks at a page."""
     from ..discovery.relearn import relearn as learn
 
-    learn(run, labels, fixed, names, progress, also=also)
+    learn(run, labels, fixed, names, progress, also=also, drawn=drawn)
 
 
 class Job(Silent):
@@ -108,8 +112,9 @@ class Applier:
                 raise ConflictError("There is no correction to apply.")
             before = classes.before
             body = {
-                "labels": [[*before.keys[row], int(classes.labels[row])] for row in classes.moved().nonzero()[0]],
-                "fixed": before.named(classes.fixed.nonzero()[0]),
+                "labels": [[*classes.keys[row], int(classes.labels[row])] for row in classes.moved().nonzero()[0]],
+                "fixed": classes.named(classes.fixed.nonzero()[0]),
+                "drawn": [asdict(one) for one in classes.drawn],
                 "names": {str(k): name for k, name in classes.names.items() if k >= 0 and before.names.get(k) != name},
                 "old": {str(k): name for k, name in before.names.items()},
                 "mark": secrets.token_hex(8),  # numbers of actions begin anew where the log was moved away
@@ -132,7 +137,8 @@ class Applier:
         names = {int(label): name for label, name in body["names"].items()}
         try:
             mark = to_json(session.mark_of(row)).encode()
-            self._relearn(session.run, labels, fixed, names, job, also={APPLIED: mark})
+            drawn = [as_drawn(one) for one in body.get("drawn", [])]
+            self._relearn(session.run, labels, fixed, names, job, also={APPLIED: mark}, drawn=drawn)
             session.finish_apply()
         except Exception as error:  # whatever it is, the page must say it and the corrections must stay
             words = session.words(error)
@@ -144,14 +150,19 @@ class Applier:
             else:
                 job.end("done" if done else "failed", f"Applied, but: {words}" if done else failure)
             return
-        try:  # pictures and report with the new classes can be made again at any time, so they may fail
-            from ..report.classes import draw_class_sheets, draw_classes
-            from ..report.html import write_report
-
-            run = FinishedRun(session.run)
-            draw_classes(run)
-            draw_class_sheets(run)
-            write_report(run, job)
-        except Exception as error:
-            job.warn(f"The report was not made anew: {session.words(error)}")
+        renew_report(session, job)
         job.end("done")
+
+
+def renew_report(session: Session, job: Job) -> None:
+    """Pictures and report with the new classes; they can be made again at any time, so they may fail."""
+    try:
+        from ..report.classes import draw_class_sheets, draw_classes
+        from ..report.html import write_report
+
+        run = FinishedRun(session.run)
+        draw_classes(run)
+        draw_class_sheets(run)
+        write_report(run, job)
+    except Exception as error:
+        job.warn(f"The report was not made anew: {session.words(error)}")

@@ -15,10 +15,13 @@ from ..checksums import stable_hash
 from ..errors import RunError
 from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
 from ..learn.cluster import kmeans
+from ..regions.drawn import Drawn, as_drawn
 from ..run.finished import FinishedRun, Key
 from .action_log import Row
 
-CORRECTIONS = ("name", "merge", "split", "move", "false_alarm")
+CORRECTIONS = ("name", "merge", "split", "move", "false_alarm", "draw")
+UNREAD = -2  # label of an image that could not be read
+FIRST_DRAWN = 2**30  # number of the first drawn region; those of the table are below
 
 
 class ConflictError(Exception):
@@ -38,7 +41,7 @@ class UncorrectedClasses:
     regions : regions.csv; the number of a row is the region's number everywhere in the review
     keys : (image, region) of each row, and rows : its inverse
     labels : (R,) int64
-    images : number of an image → its name, in the order of manifest.csv, and shown : the same for the page
+    images : number of an image → its name, in the order of manifest.csv, numbers : its inverse, and shown : for the page
     image_of : (R,) int64, number of each region's image
     names : label → name, of every class that the run knows
     learned : changes when `discover` learns anew, and numbers of classes mean others
@@ -53,17 +56,21 @@ class UncorrectedClasses:
         self.labels = run.regions["label"].to_numpy(np.int64)
         self.images: list[str] = run.manifest["image"].tolist()
         self.shown = shown_names(self.images)
-        number = {name: index for index, name in enumerate(self.images)}
-        self.image_of = np.array([number[image] for image, _ in self.keys], np.int64)
+        self.numbers = {name: index for index, name in enumerate(self.images)}
+        self.image_of = np.array([self.numbers[image] for image, _ in self.keys], np.int64)
         self.names = {NORMAL: default_name(NORMAL)} | run.names
+
+    @cached_property
+    def image_labels(self) -> npt.NDArray[np.int64]:
+        """(N,) int64, label of each image; −2 where it could not be read."""
+        labels = np.full(len(self.images), UNREAD)
+        table = self.run.images
+        labels[[self.numbers[name] for name in table["image"]]] = table["label"]
+        return labels
 
     def is_current(self) -> bool:
         """Whether no table of the run has changed since."""
         return self.run.signature == self._signature
-
-    def named(self, rows: Iterable[int]) -> list[list[Any]]:
-        """Image and region of each of these rows, as the log stores them."""
-        return [list(self.keys[row]) for row in rows]
 
     @cached_property
     def table(self) -> str:
@@ -82,9 +89,12 @@ class CorrectedClasses:
     Attributes
     ----------
     before : the run's own classes
-    labels : (R,) int64
+    drawn : defects that were drawn, which become regions of the run with the next apply; D of them
+    keys : (image, region) of each row: those of the run, and behind them the drawn ones
+    image_of : (R + D,) int64, number of each region's image
+    labels : (R + D,) int64
     names : label → name of every class that is there, empty ones as well
-    fixed : (R,) bool, regions that a person placed one by one
+    fixed : (R + D,) bool, regions that a person placed one by one
     changed_by : label → id of the last action that changed its card
     done, undone : actions that `undo` and `redo` would take next from the end
     """
@@ -93,6 +103,9 @@ class CorrectedClasses:
         self.before, self.labels = before, before.labels.copy()
         self.names = {k: name for k, name in before.names.items() if k != UNKNOWN or UNKNOWN in self.labels}
         self.fixed = np.array([key in before.fixed for key in before.keys], bool)
+        self.keys, self.image_of = list(before.keys), before.image_of
+        self.drawn: list[Drawn] = []
+        self._numbers: list[int] = []  # of the drawn ones
         self.changed_by: dict[int, int] = {}
         self.done: list[Row] = []
         self.undone: list[Row] = []
@@ -102,11 +115,72 @@ class CorrectedClasses:
         return np.flatnonzero(self.labels == label)
 
     def moved(self) -> npt.NDArray[np.bool_]:
-        """(R,) bool, regions in another class than the run has them in"""
-        return np.asarray(self.labels != self.before.labels)
+        """(R + D,) bool, regions in another class than the run has them in"""
+        return np.asarray(self.labels != self.labels_before)
+
+    def image_labels(self) -> npt.NDArray[np.int64]:
+        """(N,) int64 class of each image, −2 where it could not be read: that of the run, which the report has too.
+
+        Where regions were moved, the class that covers most of the image, as Apply will find it but for close calls.
+        """
+        labels = self.before.image_labels.copy()
+        moved = np.isin(self.image_of, self.image_of[self.moved()])
+        if moved.any():
+            pairs, pair_of = np.unique(
+                np.stack([self.image_of, self.labels], axis=1)[moved], axis=0, return_inverse=True
+            )
+            area = np.bincount(pair_of.ravel(), weights=self.column("area", np.inf)[moved])
+            rank = np.where(pairs[:, 1] > NORMAL, 2, np.where(pairs[:, 1] < NORMAL, 1, 0))
+            order = np.lexsort((area, rank, pairs[:, 0]))
+            labels[pairs[order, 0]] = pairs[order, 1]  # of several the last one stays
+        return labels
+
+    @property
+    def labels_before(self) -> npt.NDArray[np.int64]:
+        """(R + D,) int64, of the run; −1 of what was drawn since"""
+        return np.append(self.before.labels, np.full(len(self.drawn), UNKNOWN))
+
+    def column(self, name: str, drawn: float) -> npt.NDArray[np.float64]:
+        """(R + D,) figures of regions.csv, and this one for what was drawn since."""
+        return np.append(self.before.regions[name].to_numpy(np.float64), np.full(len(self.drawn), drawn))
+
+    def number(self, row: int) -> int:
+        """The number by which a region is called: its row, or one that no other drawing ever had."""
+        first = len(self.before.keys)
+        return row if row < first else self._numbers[row - first]
+
+    def row(self, number: int) -> int:
+        """The row of a region by its number; a ConflictError where there is none."""
+        if number in self._numbers:
+            return len(self.before.keys) + self._numbers.index(number)
+        if not 0 <= number < len(self.before.keys):
+            raise ConflictError(f"There is no region {number}.")
+        return number
+
+    def drawing(self, row: int) -> Drawn | None:
+        """What was drawn, of a region that waits for the next apply."""
+        first = len(self.before.keys)
+        return self.drawn[row - first] if row >= first else None
+
+    def box(self, row: int) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom of a region in shares of its image's sides."""
+        drawn = self.drawing(row)
+        if drawn is not None:
+            points = np.array([point for stroke in drawn.strokes for point in stroke.points])
+            (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
+            return left, top, right, bottom
+        x, y, width, height = (int(self.before.regions[name].to_numpy()[row]) for name in ("x", "y", "width", "height"))
+        rows, columns = self.before.run.size(self.keys[row][0])
+        return x / columns, y / rows, (x + width) / columns, (y + height) / rows
+
+    def named(self, rows: Iterable[int]) -> list[list[Any]]:
+        """Image and region of each of these rows, as the log stores them."""
+        return [list(self.keys[row]) for row in rows]
 
     def apply(self, row: Row) -> None:
         """Do a correction. What is no longer there is passed over: the log outlives the tables it was made on."""
+        if row.kind == "draw":
+            self._draw(row)
         body, labels = row.body, self.labels.copy()
         if row.kind == "name":
             self.names[body["label"]] = body["name"]
@@ -120,16 +194,33 @@ class CorrectedClasses:
                 self._place(part["regions"], part["to"], by_hand=False)
         else:
             self._place(body["regions"], body["to"], by_hand=True)
+        if row.kind == "draw":
+            self.changed_by[body["to"]] = row.id
         moved = labels != self.labels
         self.changed_by |= dict.fromkeys({*labels[moved].tolist(), *self.labels[moved].tolist()}, row.id)
         self.done.append(row)
         self.undone.clear()
 
     def _place(self, regions: Sequence[Sequence[Any]], to: int, *, by_hand: bool) -> None:
-        rows = [self.before.rows[key] for image, region in regions if (key := (image, region)) in self.before.rows]
+        own = {(one.image, one.region): len(self.before.keys) + place for place, one in enumerate(self.drawn)}
+        rows = [row for image, region in regions if (row := self._find((image, region), own)) is not None]
         self.labels[rows] = to
         self.fixed[rows] = by_hand
         self.names.setdefault(to, default_name(to))
+
+    def _find(self, key: Key, drawn: dict[Key, int]) -> int | None:
+        return self.before.rows[key] if key in self.before.rows else drawn.get(key)
+
+    def _draw(self, row: Row) -> None:
+        """Add a region, unless a killed apply has done so already, or its image is gone."""
+        ((image, region),) = row.body["regions"]
+        if (image, region) in self.before.rows or image not in self.before.numbers:
+            return
+        self.drawn.append(as_drawn({"image": image, "region": region, "strokes": row.body["strokes"]}))
+        self._numbers.append(FIRST_DRAWN + row.id)
+        self.keys.append((image, region))
+        self.image_of = np.append(self.image_of, self.before.numbers[image])
+        self.labels, self.fixed = np.append(self.labels, UNKNOWN), np.append(self.fixed, True)
 
     def check_class(self, label: int) -> None:
         """Refuse what was said of a class that is gone."""
@@ -176,6 +267,8 @@ class CorrectedClasses:
             return f"merge class {body['from']} into {self.title(body['into'])}"
         if row.kind == "split":
             return f"split {self.title(body['label'])} into {len(body['parts']) + 1}"
+        if row.kind == "draw":
+            return f"draw a defect of {self.title(body['to'])}"
         count = len(body["regions"])
         what = f"{count} region{'' if count == 1 else 's'}"
         return f"call {what} false alarm" if row.kind == "false_alarm" else f"move {what} to {self.title(body['to'])}"

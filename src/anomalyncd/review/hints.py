@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RunError
+from ..guide.copies import copies
 from ..labels import NORMAL
 from ..run.finished import FinishedRun
 from . import schema
@@ -20,6 +21,7 @@ from .page_data import region_answer
 from .session import Session
 
 MOST_RARE = 60  # groups
+MOST_COPIES = 500  # groups
 MOST_HINTS = 4  # merges, and splits
 LOST_AT_MOST = 0.25  # share of the spread up to which two classes may be one kind
 DAMAGED = (RunError, KeyError, TypeError, ValueError, OverflowError)  # of a stranger's run: the page does without
@@ -30,6 +32,7 @@ class Likeness:
 
     def __init__(self) -> None:
         self._vectors = lru_cache(1)(self._read)
+        self._copies = lru_cache(1)(self._read_copies)
 
     def nearest(self, classes: UncorrectedClasses, region: int, count: int) -> list[tuple[int, float]]:
         """Regions most like this one, and how alike they are (cosine), the likest first; itself left out."""
@@ -38,6 +41,15 @@ class Likeness:
         alike[region] = -np.inf
         best = np.argsort(-alike, kind="stable")[: min(count, len(alike) - 1)]
         return [(int(row), float(alike[row])) for row in best]
+
+    def copies(self, classes: UncorrectedClasses) -> list[list[int]]:
+        """Numbers of images that are nearly the same, by group."""
+        return self._copies(classes.run.path, len(classes.images))
+
+    @staticmethod
+    def _read_copies(path: Path, n_images: int) -> list[list[int]]:
+        store = FinishedRun(path, device="cpu").store
+        return [] if store.scenes is None or len(store.scenes) != n_images else copies(store.scenes)
 
     @staticmethod
     def _read(path: Path, _table: str, _learned: str) -> npt.NDArray[np.float32]:
@@ -57,12 +69,12 @@ def similar_answer(session: Session, likeness: Likeness, region: int, limit: int
     with session.lock:
         classes = session.refresh()
     before = classes.before
-    if region >= len(before.keys):
-        raise ConflictError(f"There is no region {region}.")
-    found = likeness.nearest(before, region, limit)
-    cells = before.regions.iloc[[row for row, _ in found]].to_dict("records")
+    row = classes.row(region)
+    if classes.drawing(row) is not None:
+        raise ConflictError("What a drawn defect looks like is known after the next Apply.")
+    found = likeness.nearest(before, row, limit)
     return schema.SimilarAnswer(
-        regions=[region_answer(classes, row, figures) for (row, _), figures in zip(found, cells, strict=True)],
+        regions=[region_answer(classes, row) for row, _ in found],
         alike=[round(share, 3) for _, share in found],
     )
 
@@ -86,8 +98,7 @@ def normal_answer(session: Session, offset: int, limit: int) -> schema.NormalAns
     with session.lock:
         classes = session.refresh()
         before, table = classes.before, classes.before.run.images
-        abnormal = set(before.image_of[classes.labels != NORMAL].tolist())
-        number = {name: index for index, name in enumerate(before.images)}
+        abnormal, number = set(classes.image_of[classes.labels != NORMAL].tolist()), before.numbers
         chances = table["false_alarm"].tolist() if "false_alarm" in table else [math.nan] * len(table)
         # An image without regions has the label that the run gave it: all of a run without normal ones are defects.
         bare = set(range(len(before.images))) - set(before.image_of.tolist())
@@ -109,6 +120,21 @@ def normal_answer(session: Session, offset: int, limit: int) -> schema.NormalAns
             for image, chance in chosen
         ]  # fmt: skip
         return schema.NormalAnswer(version=session.version, total=len(found), images=images)
+
+
+def copies_answer(session: Session, likeness: Likeness) -> schema.CopiesAnswer:
+    """Groups of images that are nearly the same; none where the run does not tell."""
+    with session.lock:
+        before = session.refresh().before
+    groups: list[list[int]] = []
+    with suppress(*DAMAGED):
+        groups = likeness.copies(before)
+    return schema.CopiesAnswer(
+        groups=[
+            [schema.CopiedImage(image=image, name=before.shown[image]) for image in group]
+            for group in groups[:MOST_COPIES]
+        ]
+    )
 
 
 def history_answer(session: Session) -> schema.HistoryAnswer:

@@ -8,11 +8,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 MOST_REGIONS = 100_000
+MOST_LEARNED = 1_000  # images of one lesson
 LONGEST_NAME = 80
 Order = Literal["sure", "unsure", "image"]
 Size = Literal["any", "small", "large"]
+InImage = Literal["any", "left", "right", "top", "bottom", "middle", "edge"]
 JobState = Literal["running", "done", "failed"]
 
+MOST_STROKES, MOST_POINTS = 100, 2_000
+Share = Annotated[float, Field(ge=0, le=1)]
 Label = Annotated[int, Field(ge=-1, le=1_000_000)]
 Regions = Annotated[list[Annotated[int, Field(ge=0, le=2**31)]], Field(min_length=1, max_length=MOST_REGIONS)]
 
@@ -72,6 +76,26 @@ class FalseAlarm(_Strict):
     regions: Regions
 
 
+class Stroke(_Strict):
+    """A line of a brush, or the area that points enclose."""
+
+    points: Annotated[list[tuple[Share, Share]], Field(min_length=1, max_length=MOST_POINTS)] = Field(
+        description="x and y each, in shares of the image's width and height"
+    )
+    width: Annotated[float, Field(ge=0, le=0.5)] = Field(
+        default=0, description="of the brush, in shares of the image's longer side; 0: the area inside, as of a box"
+    )
+
+
+class Draw(_Strict):
+    """A defect that was missed: it becomes a region of the image, of a class or of a new one where `to` is null."""
+
+    kind: Literal["draw"]
+    image: Annotated[int, Field(ge=0, le=2**31)]
+    strokes: Annotated[list[Stroke], Field(min_length=1, max_length=MOST_STROKES)]
+    to: Annotated[int, Field(ge=1, le=1_000_000)] | None
+
+
 class Undo(_Strict):
     """Take back the last action, which must be the one with this id."""
 
@@ -86,7 +110,7 @@ class Redo(_Strict):
     action: Annotated[int, Field(ge=0)]
 
 
-Action = Annotated[Name | Merge | Split | Move | FalseAlarm | Undo | Redo, Field(discriminator="kind")]
+Action = Annotated[Name | Merge | Split | Move | FalseAlarm | Draw | Undo | Redo, Field(discriminator="kind")]
 UniqueKey = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9_-]{8,64}$", description="Unique to this request; sent again it is done once.")
 ]
@@ -108,13 +132,22 @@ class ApplyRequest(_Strict):
     version: Annotated[int, Field(ge=0)]
 
 
+class LessonRequest(_Strict):
+    """Show images to the detector as good ones; told what that would change, and done where `apply` says so."""
+
+    key: UniqueKey
+    version: Annotated[int, Field(ge=0)]
+    images: Annotated[list[Annotated[int, Field(ge=0, le=2**31)]], Field(min_length=1, max_length=MOST_LEARNED)]
+    apply: bool = False
+
+
 class ClassCard(BaseModel):
     """A class as corrected."""
 
     label: int = Field(description="0 normal, 1 … defects, −1 unknown")
     name: str
     n_regions: int
-    n_images: int = Field(description="images with a region of this class")
+    n_images: int = Field(description="images of this class, as the report counts them")
     n_moved: int = Field(description="regions that corrections brought here")
     stamp: int = Field(description="changes when the card does")
 
@@ -152,6 +185,7 @@ class StateAnswer(BaseModel):
     redo: Step | None
     notice: str
     applied: int = Field(description="id of the last apply, 0 for none")
+    can_learn_normal: bool = Field(description="whether the detector can be shown more normal images")
     job: JobAnswer | None
 
 
@@ -172,6 +206,7 @@ class RegionAnswer(BaseModel):
     label: int
     before: int = Field(description="label in the run's table")
     fixed: bool = Field(description="placed by a person")
+    drawn: bool = Field(description="drawn by a person since the last apply, which makes a region of the run of it")
     probability: float | None
     score: float | None
     unknown: float | None
@@ -183,6 +218,32 @@ class RegionsAnswer(BaseModel):
     version: int
     total: int = Field(description="of the class, as filtered")
     regions: list[RegionAnswer]
+
+
+class LessonAnswer(BaseModel):
+    """What the detector says of other images once it has learned some as normal."""
+
+    job: JobAnswer | None
+    n_normal: int = Field(description="images that were learned")
+    n_defective: int = Field(description="other images that the run calls defective")
+    turned: list[str] = Field(description="of these, names of some that would score like normal ones")
+    lost: list[str] = Field(
+        description="of these, names of some that people placed or named: defects that would be missed"
+    )
+    applied: bool = Field(description="whether the run has the new detector now")
+
+
+class CopiedImage(BaseModel):
+    """An image that there is nearly the same of."""
+
+    image: int
+    name: str
+
+
+class CopiesAnswer(BaseModel):
+    """Groups of images that are nearly the same."""
+
+    groups: list[list[CopiedImage]]
 
 
 class NextAnswer(BaseModel):

@@ -13,12 +13,14 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from ..checksums import stable_hash
-from ..errors import AnomalyNCDError, RunError, without_folders
+from ..errors import AnomalyNCDError, DataError, RunError, without_folders
 from ..labels import NORMAL
+from ..regions.records import MOST_REGIONS
 from ..run.folder import APPLIED
+from ..steps.drawn import check_drawing
 from .action_log import LOG_FILE, ActionLog, Body, Row, unreadable
 from .classes import CORRECTIONS, ConflictError, CorrectedClasses, UncorrectedClasses, split_regions
-from .schema import ActionRequest, FalseAlarm, Merge, Move, Name, Split, Undo
+from .schema import ActionRequest, Draw, FalseAlarm, Merge, Move, Name, Split, Undo
 
 REVIEW_LOCK = "review.lock"
 
@@ -142,19 +144,21 @@ class Session:
             return {"from": action.source, "into": action.into}
         if isinstance(action, Split):
             classes.check_class(action.label)
-            if not np.array_equal(np.sort(np.concatenate(parts)), classes.members(action.label)):
+            if not np.array_equal(np.sort(np.concatenate(parts)), self._divisible(classes, action.label)):
                 raise ConflictError("The class changed while it was being split: look again.")
             first = self._new_label()
-            placed = [{"to": first + n, "regions": before.named(rows)} for n, rows in enumerate(parts[1:])]
+            placed = [{"to": first + n, "regions": classes.named(rows)} for n, rows in enumerate(parts[1:])]
             return {"label": action.label, "parts": placed}
         if isinstance(action, Move | FalseAlarm):
-            if request.table != before.table or max(action.regions) >= len(before.keys):
+            if request.table != before.table:
                 raise ConflictError("The regions of this run have changed: look again.")
             to = NORMAL if isinstance(action, FalseAlarm) else action.to
             if to is not None:
                 classes.check_target(to)
-            regions = before.named(dict.fromkeys(action.regions))
+            regions = classes.named(dict.fromkeys(classes.row(number) for number in action.regions))
             return {"regions": regions, "to": self._new_label() if to is None else to}
+        if isinstance(action, Draw):
+            return self._resolve_drawing(classes, request.table, action)
         stack = classes.done if isinstance(action, Undo) else classes.undone
         if not stack:
             raise ConflictError(f"There is nothing to {action.kind}.")
@@ -169,7 +173,7 @@ class Session:
         with self.lock:
             classes = self._seen_by(request)
             classes.check_class(action.label)
-            members, before = classes.members(action.label), classes.before
+            members, before = self._divisible(classes, action.label), classes.before
         if len(members) < action.parts:
             raise ConflictError(f"{len(members)} regions cannot be split into {action.parts} parts.")
         labels = split_regions(self.run, [before.keys[row] for row in members], action.parts)
@@ -177,6 +181,34 @@ class Session:
         if not all(len(part) for part in parts):
             raise ConflictError(f"The regions are too much alike to make {action.parts} parts of them.")
         return parts
+
+    @staticmethod
+    def _divisible(classes: CorrectedClasses, label: int) -> npt.NDArray[np.int64]:
+        """Regions of a class of which is known what they look like: what was just drawn stays with the largest part."""
+        members = classes.members(label)
+        return members[members < len(classes.before.keys)]
+
+    def _resolve_drawing(self, classes: CorrectedClasses, table: str, action: Draw) -> Body:
+        before = classes.before
+        if table != before.table or action.image >= len(before.images):
+            raise ConflictError("The images of this run have changed: look again.")
+        name = before.images[action.image]
+        number = max((region for image, region in classes.keys if image == name), default=-1) + 1
+        if number >= MOST_REGIONS:
+            raise ConflictError(f"This image has {number} regions already, more than that an image cannot have.")
+        try:
+            check_drawing(before.run)
+        except DataError as error:
+            raise ConflictError(f"Nothing can be drawn: {error}") from None
+        if action.to is not None:
+            classes.check_target(action.to)
+        if before.run.image(name) is None:
+            raise ConflictError(
+                "The image is no longer where it was when the run was made, so nothing can be drawn on it."
+            )
+        to = self._new_label() if action.to is None else action.to
+        strokes = [one.model_dump() for one in action.strokes]
+        return {"regions": [[name, number]], "to": to, "strokes": strokes}
 
     def _new_label(self) -> int:
         """A number that no class ever had, so that no earlier action can mean it."""

@@ -65,7 +65,6 @@ class Reviews:
         for run, (app, used) in list(self._open.items()):
             if len(self._open) <= MOST_OPEN or used > old:
                 return
-            job = app.state.applier.job
-            if job is None or job.answer().state != "running":
+            if not app.state.is_busy():
                 app.state.close()
                 del self._open[run]

@@ -25,6 +25,8 @@ export const getState = () => call("api/state");
 export const getVersion = () => call("api/version");
 export const getMoves = () => call("api/moves");
 
+export const getLesson = () => call("api/lesson");
+export const getCopies = () => call("api/copies");
 export const getHints = () => call("api/hints");
 export const getNormal = (offset) => call(`api/normal?offset=${offset}`);
 export const getNext = () => call("api/next?n=12");

@@ -12,7 +12,8 @@ export class Cards {
     this.does = does; // what a card can ask for: name, merge, split, view, drop, selected, fail
     this.cards = new Map(); // label → card
     this.selected = new Set(); // numbers of regions
-    this.query = { order: "sure", contains: "", surest: 1, size: "any" };
+    this.query = { order: "sure", contains: "", surest: 1, size: "any", place: "any" };
+    this.copies = new Map(); // number of an image → names of its copies
     this.state = null;
     this.current = null; // label of the card that was used last
     this.anchor = null; // where a range begins
@@ -128,8 +129,8 @@ export class Cards {
 
   showHead(card, info) {
     if (document.activeElement !== card.name) card.name.value = info.name;
-    const note = info.label === 0 ? "false alarms · " : "";
-    card.count.textContent = `${note}${counted(info.n_regions, "region")} in ${counted(info.n_images, "image")}`;
+    const note = info.label === 0 && info.n_regions ? " (false alarms)" : "";
+    card.count.textContent = `${counted(info.n_images, "image")} · ${counted(info.n_regions, "region")}${note}`;
     card.split.disabled = info.n_regions < 2;
     card.grid.setAttribute("aria-label", `Regions of ${info.name}`);
     card.merge.setAttribute("aria-label", `Merge ${info.name} into another class`);
@@ -211,8 +212,12 @@ export class Cards {
     const facts = [`${region.image_name}, region ${region.region}`];
     if (region.probability !== null) facts.push(`probability ${region.probability.toFixed(2)}`);
     const moved = region.before !== region.label;
-    if (moved) facts.push(`was ${this.title(region.before)}`);
+    const was = region.drawn ? "drawn" : `was ${this.title(region.before)}`;
+    if (moved) facts.push(was);
     else if (region.fixed) facts.push("placed by a person");
+    const copies = this.copies.get(region.image);
+    if (copies) facts.push(`nearly the same image as ${copies}`);
+    tile.classList.toggle("copy", Boolean(copies));
     tile.title = facts.join("\n");
     tile.setAttribute("aria-label", facts.join(", "));
     tile.setAttribute("aria-selected", this.selected.has(region.id));
@@ -222,7 +227,13 @@ export class Cards {
       from.className = "from";
       tile.append(from);
     }
-    if (from) moved ? (from.textContent = `was ${this.title(region.before)}`) : from.remove();
+    if (from) moved ? (from.textContent = was) : from.remove();
+  }
+
+  // Images that are nearly the same, as groups of their numbers and names: their regions are marked.
+  mark(groups) {
+    this.copies = new Map(groups.flatMap((group) => group.map((one) => [one.image, group.filter((other) => other !== one).map((other) => other.name).slice(0, 3).join(", ")])));
+    for (const card of this.cards.values()) this.showTiles(card);
   }
 
   clicked(card, event) {

@@ -47,13 +47,18 @@ export function openSplit(cards, label, split) {
 
 // A region in its whole image, and from there to the others of the card.
 export class Viewer {
-  constructor(cards, fail) {
+  // does : act, which sends an action, and missed, which opens the pad to draw on
+  constructor(cards, fail, does) {
     this.cards = cards;
+    this.does = does;
     this.zoom = new Zoom($("view-whole"), $("view-image"));
     $("view-in").addEventListener("click", () => this.zoom.by(1.5));
     $("view-out").addEventListener("click", () => this.zoom.by(1 / 1.5));
     $("view-all").addEventListener("change", () => this.show());
     $("view-similar").addEventListener("click", () => openSimilar(cards, this.region).catch(fail));
+    $("view-move").addEventListener("click", () => this.act({ kind: "move", to: $("view-target").value === "new" ? null : Number($("view-target").value) }));
+    $("view-false-alarm").addEventListener("click", () => this.act({ kind: "false_alarm" }));
+    $("view-draw").addEventListener("click", () => ($("view-dialog").close(), does.missed(this.region)));
     $("view-previous").addEventListener("click", () => this.step(-1));
     $("view-next").addEventListener("click", () => this.step(1));
     $("view-heat").addEventListener("change", () => this.show());
@@ -83,6 +88,15 @@ export class Viewer {
     this.show();
   }
 
+  // Do it to the region that is shown, and go on with the next one.
+  async act(action) {
+    if (!(await this.does.act({ ...action, regions: [this.region.id] }))) return;
+    if (!this.card.regions.length) return $("view-dialog").close();
+    this.index = Math.min(this.index, this.card.regions.length - 1);
+    this.zoom.reset();
+    this.show();
+  }
+
   get region() {
     return this.card.regions[this.index];
   }
@@ -107,7 +121,13 @@ export class Viewer {
     $("view-image").alt = `${region.image_name} with the outline of region ${region.region}`;
     const heat = $("view-heat").checked ? 1 : 0;
     const which = $("view-all").checked ? "" : `region=${region.id}&`;
-    $("view-image").src = `overlay/${region.image}?${which}heat=${heat}&v=${this.cards.state.table}`;
+    $("view-image").src = `overlay/${region.image}?${which}heat=${heat}&v=${this.cards.state.table}-${this.cards.state.version}`;
+    const chosen = $("view-target").value;
+    const kinds = this.cards.state.classes.filter((one) => one.label > 0);
+    $("view-target").replaceChildren(new Option("New class", "new"), ...kinds.map((one) => new Option(one.name, one.label)));
+    if (kinds.some((one) => String(one.label) === chosen)) $("view-target").value = chosen;
+    $("view-false-alarm").disabled = region.label === 0;
+    $("view-similar").disabled = region.drawn;
     $("view-select").checked = this.cards.selected.has(region.id);
     $("view-previous").disabled = this.index === 0;
     $("view-next").disabled = this.index === this.card.regions.length - 1;

@@ -109,7 +109,7 @@ function openTiles(cards, title, hint, regions, fact, more = []) {
 }
 
 // Images without a defect, the most suspicious first; what a detector saw in them can be called a defect after all.
-export async function openNormal(cards, fail, offset = 0) {
+export async function openNormal(cards, fail, missed, offset = 0) {
   const found = await getNormal(offset);
   $("normal-title").textContent = `${counted(found.total, "image")} without a defect`;
   const figures = found.images.map((one) => {
@@ -118,18 +118,21 @@ export async function openNormal(cards, fail, offset = 0) {
     picture.loading = "lazy";
     picture.alt = `${one.image_name}, whole`;
     picture.addEventListener("error", () => picture.removeAttribute("src")); // moved since, or too many at once
-    picture.src = `overlay/${one.image}?v=${cards.state.table}`;
+    picture.src = `overlay/${one.image}?v=${cards.state.table}-${cards.state.version}`;
     const words = document.createElement("figcaption");
     words.textContent = one.false_alarm === null ? one.image_name : `${one.image_name} · ${(100 * one.false_alarm).toPrecision(2)} % of good images look as suspicious`;
     figure.append(picture, words);
-    if (one.regions.length) figure.append(button("This is a defect", () => (cards.select(one.regions, true), $("normal-dialog").close(), $("target").focus())));
+    if (one.regions.length) figure.append(button("What is outlined is one", () => (cards.select(one.regions, true), $("normal-dialog").close(), $("target").focus())));
+    const draw = button("It has a defect …", () => ($("normal-dialog").close(), missed.open(one.image, one.image_name)));
+    draw.setAttribute("aria-label", `${one.image_name} has a defect: draw it`);
+    figure.append(draw);
     return figure;
   });
   if (offset) $("normal-images").append(...figures);
   else $("normal-images").replaceChildren(...figures);
   const next = offset + found.images.length;
   $("normal-more").hidden = next >= found.total;
-  $("normal-more").onclick = () => openNormal(cards, fail, next).catch(fail);
+  $("normal-more").onclick = () => openNormal(cards, fail, missed, next).catch(fail);
   $("normal-dialog").onclose = () => $("normal-images").replaceChildren(); // what was not loaded yet need not be made any more
   if (!$("normal-dialog").open) $("normal-dialog").showModal();
 }
@@ -143,7 +146,7 @@ export function openBeside(cards, ids) {
       const near = crop(region.id, cards.state.table);
       const whole = document.createElement("img");
       whole.alt = `${region.image_name} with the outline of region ${region.region}`;
-      whole.src = `overlay/${region.image}?region=${region.id}&v=${cards.state.table}`;
+      whole.src = `overlay/${region.image}?region=${region.id}&v=${cards.state.table}-${cards.state.version}`;
       const words = document.createElement("figcaption");
       words.textContent = `${cards.title(region.label)} · ${region.image_name}`;
       figure.append(near, whole, words);

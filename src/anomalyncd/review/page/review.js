@@ -1,9 +1,10 @@
 // The page: asks for the state, shows it, sends what is done, and notices what others do.
 
-import { getState, getVersion, post, Refused } from "./api.js";
+import { getCopies, getState, getVersion, post, Refused } from "./api.js";
 import { Cards, counted } from "./cards.js";
 import { canTellNext, Hints, openBeside, openHistory, openNext, openNormal, openSimilar } from "./hints.js";
 import { openMerge, openSplit, showJob, showMoves, Viewer } from "./dialogs.js";
+import { learnAsNormal, Missed } from "./missed.js";
 
 const $ = (id) => document.getElementById(id);
 const NEW = "new";
@@ -24,7 +25,8 @@ const cards = new Cards($("classes"), {
   selected: showSelection,
   fail,
 });
-const viewer = new Viewer(cards, fail);
+const missed = new Missed(cards, act);
+const viewer = new Viewer(cards, fail, { act, missed: (region) => missed.open(region.image, region.image_name) });
 const hints = new Hints(cards, {
   merge: (from, into) => act({ kind: "merge", from, into }),
   split: (label) => openSplit(cards, label, (parts) => act({ kind: "split", label, parts })),
@@ -66,6 +68,7 @@ function showSelection() {
   $("selection").hidden = !count;
   $("selected").textContent = `${counted(count, "region")} selected`;
   $("beside").hidden = count !== 2;
+  $("learn").hidden = !count || !state?.can_learn_normal;
   if (!state) return;
   const chosen = $("target").value;
   const options = state.classes.filter((c) => c.label > 0).map((c) => new Option(c.name, c.label));
@@ -116,6 +119,18 @@ async function undoTo(id) {
 async function similar({ card, tile }) {
   const region = tile && card.regions.find((each) => each.id === Number(tile.dataset.region));
   if (region) await openSimilar(cards, region).catch(fail);
+}
+
+// The images of what is selected, to the detector as good ones.
+async function learn() {
+  const regions = [...cards.cards.values()].flatMap((card) => card.regions).filter((each) => cards.selected.has(each.id));
+  const images = [...new Set(regions.map((each) => each.image))];
+  if (!images.length) return say("Show the selected regions on the page first.");
+  await learnAsNormal(cards, images, async (words) => {
+    cards.select([], false);
+    await show(await getState());
+    tell(words);
+  });
 }
 
 async function apply() {
@@ -199,13 +214,14 @@ $("moved").addEventListener("click", seeMoves);
 $("help").addEventListener("click", () => $("help-dialog").showModal());
 $("move").addEventListener("click", move);
 $("false-alarm").addEventListener("click", falseAlarm);
+$("learn").addEventListener("click", () => learn().catch(fail));
 $("clear").addEventListener("click", () => cards.select([], false));
 $("message").querySelector("button").addEventListener("click", () => say(""));
 $("beside").addEventListener("click", () => openBeside(cards, [...cards.selected]) || say("Show both regions on the page first."));
 $("next").addEventListener("click", () => openNext(cards).catch(fail));
-$("normal").addEventListener("click", () => openNormal(cards, fail).catch(fail));
+$("normal").addEventListener("click", () => openNormal(cards, fail, missed).catch(fail));
 $("history").addEventListener("click", () => openHistory(undoTo).catch(fail));
-for (const name of ["surest", "size"]) $(name).addEventListener("change", () => look({ [name]: $(name).value }));
+for (const name of ["surest", "size", "place"]) $(name).addEventListener("change", () => look({ [name]: $(name).value }));
 $("order").addEventListener("change", () => look({ order: $("order").value }));
 let typing = 0;
 $("filter").addEventListener("input", () => {
@@ -270,6 +286,7 @@ try {
   await show(await getState());
   if (state.notice) say(state.notice);
   $("next").hidden = !(await canTellNext().catch(() => false));
+  cards.mark((await getCopies().catch(() => ({ groups: [] }))).groups); // it only helps
 } catch (error) {
   $("classes").replaceChildren();
   say(error instanceof Refused ? error.message : "No answer from the server.");
