@@ -4,6 +4,7 @@
 
 Makes one small run, copies it, and one copy with longer tables, starts `anomalyncd studio` on them and asks for what the
 page asks for. Says the seconds of each request, cold and warm, those of the processor, and the server's largest memory.
+Where Chromium and playwright are there, also how long it takes until a person sees the page, and how many pictures it holds.
 """
 
 from __future__ import annotations
@@ -63,6 +64,34 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def look(browser: str, address: str) -> dict[str, object]:
+    """Seconds until a page shows what it has, and pictures that it holds before and after it is scrolled through."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return {"page": "playwright is not installed"}
+    held = "[...document.images].filter(i => i.complete && i.naturalWidth).length"
+    with sync_playwright() as play, play.chromium.launch(executable_path=browser, args=["--no-sandbox"]) as chromium:
+        page = chromium.new_page(viewport={"width": 1280, "height": 900})
+        page.goto("about:blank")
+        begun = time.perf_counter()
+        page.goto(address)
+        page.wait_for_selector('main[aria-busy="false"]')
+        page.wait_for_function("document.querySelectorAll('.run, .tile').length > 0")
+        shown = time.perf_counter() - begun
+        page.wait_for_function(f"{held} > 0")
+        seen = time.perf_counter() - begun
+        first = page.evaluate(held)
+        height = page.evaluate("document.documentElement.scrollHeight")
+        for place in range(0, height, 800):
+            page.evaluate(f"scrollTo(0, {place})")
+            page.wait_for_timeout(100)
+        return {
+            "page": address.split("/", 3)[3] or "studio", "shown": round(shown, 2), "first_picture": round(seen, 2),
+            "pictures": first, "pictures_scrolled": page.evaluate(held), "images": page.evaluate("document.images.length"),
+        }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
@@ -111,6 +140,9 @@ def main() -> None:
         ]  # fmt: skip
         for path in paths:
             print(json.dumps(ask(path)), flush=True)
+        if browser := shutil.which("chromium"):
+            for page in ("/", f"{review}/"):
+                print(json.dumps(look(browser, root + page)), flush=True)
         status = Path(f"/proc/{server.pid}/status")
         if status.exists():
             found = re.search(r"VmHWM:\s+(\d+)", status.read_text())

@@ -1,6 +1,6 @@
 """The routes of the studio: what they answer, and whom they refuse.
 
-Covers answers, orders, pictures, predictions, schema, reviews.
+Covers answers, days, orders, pictures, predictions, schema, reviews, uploads.
 """
 
 from __future__ import annotations
@@ -264,3 +264,146 @@ def test_no_request_makes_an_unexpected_error(place: Path) -> None:
 
         check()
     app.state.close()
+
+
+def picture_bytes(place: Path) -> bytes:
+    return (place / "pictures/plates/000.png").read_bytes()
+
+
+def test_files_that_are_dropped_become_a_folder_to_choose(studio: Open, place: Path) -> None:
+    http = studio()
+    folder = http.post("/api/uploads", json={"name": "my plates"}).json()
+    assert folder == {"root": 1, "path": "dropped/my-plates"}
+    kind = {"Content-Type": "application/octet-stream"}
+    for name, kept in (("a.png", "a.png"), ("a.png", "a-2.png"), ("../../b c.PNG", "b-c.PNG"), ("x/y.jpg", "y.jpg")):
+        sent = http.post("/api/uploads/my-plates", params={"name": name}, content=picture_bytes(place), headers=kind)
+        assert sent.status_code == 201 and sent.json() == {"name": kept}
+    found = http.get("/api/folders", params=folder).json()
+    assert found["n_images"] == 4 and http.post("/api/runs", json={"images": folder}).status_code == 202
+    assert sorted(p.name for p in (place / "work/dropped/my-plates").iterdir()) == [
+        "a-2.png",
+        "a.png",
+        "b-c.PNG",
+        "y.jpg",
+    ]
+    assert {p.name for p in place.iterdir()} == {"work", "pictures", "private"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "content", "status"),
+    [
+        ("some", "a.png", b"no picture", 415), ("some", "a.exe", None, 415), ("some", "..", None, 415),
+        ("some", "", None, 415), ("some", "a.png", b"", 415), ("some", "x" * 2000, None, 422), ("none", "a.png", None, 404),
+        ("..%2F..", "a.png", None, 404), ("link", "a.png", None, 404), (".hidden", "a.png", None, 404),
+        ("some%2F..%2F..", "a.png", None, 404), ("..%5C..", "a.png", None, 404),
+    ],
+)  # fmt: skip
+def test_what_is_no_image_or_no_folder_is_not_kept(
+    studio: Open, place: Path, folder: str, name: str, content: bytes | None, status: int
+) -> None:
+    http = studio()
+    http.post("/api/uploads", json={"name": "some"})
+    (place / "work/dropped/link").symlink_to(place / "private")
+    (place / "work/dropped/.hidden").mkdir()
+    before = sorted(place.rglob("*"))
+    content = picture_bytes(place) if content is None else content
+    answer = http.post(
+        f"/api/uploads/{folder}", params={"name": name}, content=content, headers={"Content-Type": "image/png"}
+    )
+    assert answer.status_code == status and str(place) not in answer.text
+    assert sorted(place.rglob("*")) == before
+
+
+def test_uploads_are_bounded_and_guarded(studio: Open, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from anomalyncd.studio import uploads
+
+    http = studio(token=TOKEN)
+    known, kind = {"Authorization": f"Bearer {TOKEN}"}, {"Content-Type": "image/png"}
+    http.post("/api/uploads", json={"name": "some"}, headers=known)
+
+    def send(content: bytes, **headers: str) -> int:
+        address = "/api/uploads/some?name=a.png"
+        return int(http.post(address, content=content, headers={**known, **kind, **headers}).status_code)
+
+    assert http.post("/api/uploads/some?name=a.png", content=b"x", headers=kind).status_code == 401
+    assert send(picture_bytes(place), Origin="http://evil.example") == 403
+    assert send(picture_bytes(place), **{"Content-Type": "text/plain"}) == 415
+    assert send(picture_bytes(place), **{"Content-Length": str(10**9)}) == 413
+    assert send(bytes(uploads.MOST_BYTES + 1)) == 413
+    monkeypatch.setattr(uploads, "MOST_FILES", 1)
+    assert send(picture_bytes(place)) == 201 and send(picture_bytes(place)) == 413
+    monkeypatch.setattr(uploads, "MOST_FILES", 9)
+    monkeypatch.setattr(uploads, "MOST_OF_ALL", len(picture_bytes(place)))
+    assert send(picture_bytes(place)) == 413
+    assert (
+        http.post(
+            "/api/runs", content=bytes(2_000_000), headers={**known, "Content-Type": "application/json"}
+        ).status_code
+        == 413
+    )
+
+
+def test_a_run_may_not_take_the_folder_of_what_is_dropped(studio: Open) -> None:
+    http = studio()
+    answer = http.post("/api/runs", json={"name": "Dropped", "images": {"root": 0, "path": "plates"}})
+    assert answer.json()["run"] == "Dropped-2"
+
+
+def test_known_kinds_and_parts_to_ignore_become_options(studio: Open, place: Path) -> None:
+    http = studio()
+    box = [[0.1, 0.1], [0.2, 0.1], [0.2, 0.2], [0.1, 0.2]]
+    images = {"root": 0, "path": "plates"}
+    body = {"name": "one", "images": images, "known": {"root": 0, "path": "masks"}, "ignore": [box]}
+    assert http.post("/api/runs", json=body).status_code == 202
+    assert http.post("/api/runs", json={"name": "two", "images": images, "known_run": "plate"}).status_code == 202
+    one, two = (job.order["arguments"] for job in http.app.state.jobs.all())
+    assert one[one.index("--known") + 1] == str(place / "pictures/masks")
+    assert json.loads(Path(one[one.index("--ignore") + 1]).read_text()) == [box]
+    assert two[two.index("--known") + 1] == str(place / "work/plate") and "--ignore" not in two
+    both = {"images": images, "known": images, "known_run": "plate"}
+    assert http.post("/api/runs", json=both).status_code == 409
+    assert http.post("/api/runs", json={"images": images, "known_run": "../private"}).status_code == 409
+    for shapes in ([[[0, 0], [1, 1]]], [[[0, 0], [1, 1], [2, 0]]], [box] * 51, "../x"):
+        assert http.post("/api/runs", json={"images": images, "ignore": shapes}).status_code == 422
+
+
+def test_it_is_told_what_ignored_parts_take_away_and_the_run_is_made_beside(studio: Open, place: Path) -> None:
+    from anomalyncd.run.finished import FinishedRun
+
+    http = studio()
+    everything, nothing = [[[0, 0], [1, 0], [1, 1], [0, 1]]], [[[0, 0], [0.01, 0], [0, 0.01]]]
+    table = FinishedRun(place / "work/plate").regions
+    told = http.post("/api/runs/plate/ignore/check", json={"ignore": everything}).json()
+    assert told["n_regions"] == len(table) and sum(one["n_images"] for one in told["classes"]) == len(table)
+    assert told["n_images"] == table[table["label"] > 0]["image"].nunique()
+    assert http.post("/api/runs/plate/ignore/check", json={"ignore": nothing}).json()["n_regions"] == 0
+    assert http.post("/api/runs/plate/ignore", json={"ignore": everything}).status_code == 409  # not made here
+    http.app.state.jobs.add(
+        {"kind": "discover", "run": "plate", "title": "plate"},
+        ["discover", "x", "--ignore", "old.json", "--out", str(place / "work/plate")],
+    )
+    assert http.post("/api/runs/plate/ignore", json={"ignore": nothing}).json()["run"] == "plate-2"
+    said = http.app.state.jobs.all()[-1].order["arguments"]
+    assert said[said.index("--out") + 1] == str(place / "work/plate-2") and said.count("--ignore") == 1
+    assert "--known" not in said  # nobody has named anything
+
+
+def test_the_page_of_the_day_of_tables_and_predictions(studio: Open, place: Path) -> None:
+    shutil.copy(place / "work/plate/images.csv", place / "work/line.csv")
+    (place / "work/line_regions.csv").write_text("image\n")
+    (place / "work/link.csv").symlink_to(place / "private/secret.png")
+    http = studio()
+    assert http.get("/api/state").json()["tables"] == ["line.csv"]
+    page = http.get("/days/line.csv")
+    assert page.status_code == 200 and "sandbox" in page.headers["content-security-policy"] and "line" in page.text
+    for name in ("link.csv", "none.csv", "..%2Fprivate", "plate"):
+        assert http.get(f"/days/{name}").status_code == 404
+    body = {"images": {"root": 0, "path": "plates"}, "maps": {"root": 0, "path": "masks"}}
+    http.post("/api/runs/plate/predict", json=body)
+    assert http.get("/jobs/1/day").status_code == 404 and http.get("/jobs/7/day").status_code == 404
+    (job,) = http.app.state.jobs.all()
+    shutil.copy(place / "work/plate/images.csv", job.folder / "images.csv")
+    assert http.get("/jobs/1/day").status_code == 200
+    (job.folder / "images.csv").write_text("nonsense\n1\n")
+    answer = http.get("/jobs/1/day")
+    assert answer.status_code == 409 and str(place) not in answer.text

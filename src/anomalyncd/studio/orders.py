@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 from ..demo import DEFECT_KINDS
 from ..errors import RunError
+from ..labels import default_name
+from ..run.finished import FinishedRun
 from .jobs import Job, Jobs
 from .roots import Roots
-from .schema import NewPrediction, NewRun, NewSensitivity, Place
-from .workspace import Workspace, needs_of
+from .schema import NewIgnored, NewPrediction, NewRun, NewSensitivity, Place
+from .workspace import OWN, Workspace, needs_of
 
 
 class Orders:
@@ -37,7 +40,14 @@ class Orders:
             arguments += ["--classes", str(request.kinds + (not request.all_defective))]
         if request.all_defective:
             arguments += ["--no-normal"]
+        if request.known is not None and request.known_run is not None:
+            raise RunError("Known kinds come from a folder or from a run, not from both: choose one.")
+        if request.known is not None:
+            arguments += ["--known", str(self._folder(request.known))]
+        if request.known_run is not None:
+            arguments += ["--known", str(self._run(request.known_run))]
         name = self.workspace.new_name(request.name or images.name)
+        arguments += self._ignoring(name, request.ignore)
         order = {"kind": "discover", "run": name, "title": name}
         return self._add(order, [*arguments, "--out", str(self.workspace.path / name), *self.options], name)
 
@@ -67,6 +77,39 @@ class Orders:
         return self.jobs.add(
             {"kind": "discover", "run": name, "title": name}, [*made, "--sensitivity", repr(request.share)]
         )
+
+    def ignore(self, name: str, run: Path, request: NewIgnored) -> Job:
+        """The command that made the run, into another one, with parts that are ignored; names are taken over."""
+        made = self.known().get(name)
+        if made is None:
+            raise RunError(f"{name} was not made in this studio, so it does not know from what to make it again.")
+        new = self.workspace.new_name(name)
+        said, at = list(made), made.index("--out")
+        said[at + 1] = str(self.workspace.path / new)
+        while "--ignore" in said:
+            del said[said.index("--ignore") : said.index("--ignore") + 2]
+        found = FinishedRun(run, device="cpu")
+        is_named = any(label > 0 and title != default_name(label) for label, title in found.names.items())
+        if "--known" not in said and (is_named or found.corrections):
+            said += ["--known", str(run)]
+        return self._add(
+            {"kind": "discover", "run": new, "title": new}, [*said, *self._ignoring(new, request.ignore)], new
+        )
+
+    def _ignoring(self, name: str, shapes: list[list[tuple[float, float]]]) -> list[str]:
+        """As options of `discover`, with a file beside the runs: the command may be called again."""
+        if not shapes:
+            return []
+        file = self.workspace.path / OWN / "ignored" / f"{name}.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(shapes), encoding="utf-8")
+        return ["--ignore", str(file)]
+
+    def _run(self, name: str) -> Path:
+        run = self.workspace.runs().get(name)
+        if run is None:
+            raise RunError("There is no run of this name to take known kinds from.")
+        return run
 
     def known(self) -> dict[str, list[str]]:
         """Run → the command that finds its classes, without its sensitivity, of the runs that were made here."""

@@ -19,12 +19,13 @@ from ..review.app import AT_ONCE, WAITING, Turns
 from ..review.page_data import to_jpeg
 from ..run.finished import FinishedRun
 from ..run.folder import REPORT, RunFolder
+from .days import Days
 from .jobs import Jobs
 from .predictions import image_file
 from .roots import Roots
 from .workspace import Workspace
 
-SIDE = 320  # pixels of a small picture
+SIDE, MOST_SIDE = 320, 1400  # pixels of a small picture, and of one to draw on
 LARGEST_REPORT = 100_000_000
 # A report may be a stranger's: it gets an origin of its own, from which nothing of the studio can be asked for.
 REPORT_POLICY = (
@@ -33,6 +34,7 @@ REPORT_POLICY = (
 )
 Name = Annotated[str, InPath(max_length=255)]
 Number = Annotated[int, InPath(ge=0, le=2**31)]
+Side = Annotated[int, Query(ge=16, le=MOST_SIDE)]
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/jpeg": {}}},
     404: {"description": "There is no such picture, or its file is gone."},
@@ -69,7 +71,7 @@ def add_pictures(app: FastAPI, workspace: Workspace, roots: Roots, jobs: Jobs) -
         return await draw(request, lambda: workspace.picture(folder))
 
     @app.get("/runs/{run}/images/{image}", response_class=Response, responses=RESPONSES)
-    async def image_of_run(run: Name, image: Number, request: Request) -> Response:
+    async def image_of_run(run: Name, image: Number, request: Request, side: Side = SIDE) -> Response:
         """An image of a run, small, by its row in manifest.csv."""
         folder = found_run(run)
 
@@ -78,7 +80,7 @@ def add_pictures(app: FastAPI, workspace: Workspace, roots: Roots, jobs: Jobs) -
             if image >= len(found.manifest):
                 return None
             whole = found.image(str(found.manifest["image"].iloc[image]))
-            return None if whole is None else to_jpeg(fitted(whole, SIDE))
+            return None if whole is None else to_jpeg(fitted(whole, side))
 
         return await draw(request, make)
 
@@ -97,13 +99,16 @@ def add_pictures(app: FastAPI, workspace: Workspace, roots: Roots, jobs: Jobs) -
 
     @app.get("/folders/picture", response_class=Response, responses=RESPONSES)
     async def image_of_folder(
-        root: Annotated[int, Query(ge=0, le=1000)], path: Annotated[str, Query(max_length=4096)], request: Request
+        root: Annotated[int, Query(ge=0, le=1000)],
+        path: Annotated[str, Query(max_length=4096)],
+        request: Request,
+        side: Side = SIDE,
     ) -> Response:
         """An image inside a root, small."""
         file = roots.find(root, path)
         if not file.is_file():
             raise HTTPException(404, "There is no such picture, or its file is gone.")
-        return await draw(request, lambda: to_jpeg(fitted(read_image(file), SIDE)))
+        return await draw(request, lambda: to_jpeg(fitted(read_image(file), side)))
 
     @app.get("/runs/{run}/report", include_in_schema=False)
     def report(run: Name) -> Response:
@@ -113,3 +118,24 @@ def add_pictures(app: FastAPI, workspace: Workspace, roots: Roots, jobs: Jobs) -
             raise HTTPException(404, "This run has no report: `anomalyncd report` makes one.")
         headers = {"Content-Security-Policy": REPORT_POLICY, "Cache-Control": "no-cache"}
         return Response(file.read_bytes(), media_type="text/html", headers=headers)
+
+
+def add_days(app: FastAPI, days: Days, jobs: Jobs) -> None:
+    """Add the routes of pages of the day."""
+
+    def page(content: bytes | None) -> Response:
+        if content is None:
+            raise HTTPException(404, "There is no such table, or not yet.")
+        headers = {"Content-Security-Policy": REPORT_POLICY, "Cache-Control": "no-cache"}
+        return Response(content, media_type="text/html", headers=headers)
+
+    @app.get("/days/{table}", include_in_schema=False)
+    def day_of_table(table: Name) -> Response:
+        """The page of the last day of a table, as a page of its own origin."""
+        return page(days.of_table(table))
+
+    @app.get("/jobs/{number}/day", include_in_schema=False)
+    def day_of_job(number: Number) -> Response:
+        """The same of a prediction."""
+        job = jobs.find(number)
+        return page(None if job is None else days.of_job(job))

@@ -9,6 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from .jobs import State
 
 MOST_KINDS = 1000
+MOST_SHAPES, MOST_POINTS = 50, 200  # of parts to ignore, and points of one
+Share = Annotated[float, Field(ge=0, le=1)]
+Shape = Annotated[list[tuple[Share, Share]], Field(min_length=3, max_length=MOST_POINTS)]
+Shapes = Annotated[list[Shape], Field(max_length=MOST_SHAPES)]
 RunName = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 
 
@@ -23,6 +27,18 @@ class Place(_Strict):
     path: Annotated[str, StringConstraints(max_length=4096)] = ""
 
 
+class NewFolder(_Strict):
+    """A folder for images that are about to be sent."""
+
+    name: Annotated[str, StringConstraints(max_length=200)] = ""
+
+
+class SentImage(BaseModel):
+    """An image that was kept."""
+
+    name: str
+
+
 class NewRun(_Strict):
     """Find kinds of defects in the images of a folder."""
 
@@ -33,6 +49,31 @@ class NewRun(_Strict):
         default=None, description="of defects, without the good ones; null: estimated"
     )
     all_defective: bool = Field(default=False, description="no image is of a good product")
+    known: Place | None = Field(default=None, description="class folders of labelled images: LABELLED/CLASS/IMAGE")
+    known_run: RunName | None = Field(default=None, description="a run whose names and corrections are taken over")
+    ignore: Shapes = Field(default=[], description="parts of the picture in which nothing is looked for")
+
+
+class ClassCount(BaseModel):
+    """A class of a run."""
+
+    label: int
+    name: str
+    n_images: int
+
+
+class NewIgnored(_Strict):
+    """Parts of the picture in which nothing is to be looked for."""
+
+    ignore: Shapes
+
+
+class IgnoredAnswer(BaseModel):
+    """What a run would no longer find."""
+
+    n_regions: int = Field(description="with their middle in a part that is ignored")
+    n_images: int = Field(description="that have no other region, so that they would be normal")
+    classes: list[ClassCount] = Field(description="regions of each class that would go, as n_images")
 
 
 class NewPrediction(_Strict):
@@ -103,14 +144,6 @@ class JobDetails(JobAnswer):
     log: str
 
 
-class ClassCount(BaseModel):
-    """A class of a run."""
-
-    label: int
-    name: str
-    n_images: int
-
-
 class RunAnswer(BaseModel):
     """A run in short."""
 
@@ -141,6 +174,7 @@ class StateAnswer(BaseModel):
     roots: list[str]
     runs: list[RunAnswer]
     jobs: list[JobAnswer]
+    tables: list[str] = Field(description="of `watch`, of which there is a page of the day")
 
 
 class FolderAnswer(BaseModel):

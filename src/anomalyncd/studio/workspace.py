@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from ..errors import AnomalyNCDError, RunError
 from ..labels import NORMAL
 from ..report.canvas import Picture, fitted, overlay
 from ..run.finished import FinishedRun
 from ..run.folder import CLASS_NAMES, COUNT, IMAGES_TABLE, RANGE, REPORT, STAGES
+from ..run.whole import create
 
 OWN = ".studio"  # what belongs to the studio and not to a run
-LOCK = "studio.lock"
+LOCK, SUMMARIES = "studio.lock", "summaries.json"
 LONGEST_NAME = 60
+RESERVED = ("dropped",)  # folders of the workspace that are no runs
 MOST_RUNS = 1000
 TILES, TILE_SIDE = 4, 160  # crops in the picture of a run
 KEPT = 200  # summaries and pictures in memory
@@ -64,10 +68,15 @@ class Workspace:
         except OSError as error:
             raise RunError(f"{path}: expected a folder that can be written to ({error.strerror or error}).") from error
         self._summaries, self._pictures = Kept(_read_summary), Kept(_draw)
+        self._summaries.load(self.path / OWN / SUMMARIES, TypeAdapter(Summary))
 
     def close(self) -> None:
         """Let another studio use the folder."""
         self._own.release()
+
+    def keep(self) -> None:
+        """Put what was read of the runs on disk, so that the next studio need not read all their tables."""
+        self._summaries.keep(self.path / OWN / SUMMARIES, TypeAdapter(Summary))
 
     def runs(self) -> dict[str, Path]:
         """Name → folder, by name; links are left out, so that nothing leads out of the workspace."""
@@ -81,18 +90,20 @@ class Workspace:
                     break
         return found
 
-    def new_name(self, title: str) -> str:
+    def new_name(self, title: str, inside: Path | None = None) -> str:
         """A name for a new run that no folder has: letters, digits, - and _ of the title.
 
+        inside : folder that it is for, the workspace itself by default.
         A name that another job has been given but has not used yet must not be given twice, so its folder is made.
         """
         plain = unicodedata.normalize("NFKC", title)
         start = re.sub(r"[^\w-]+", "-", plain).strip("-_")[:LONGEST_NAME].strip("-_") or "run"
-        number = 1
+        folder = inside or self.path
+        number = 2 if folder == self.path and start.casefold() in RESERVED else 1
         while True:
             name = start if number == 1 else f"{start}-{number}"
             try:
-                (self.path / name).mkdir()
+                (folder / name).mkdir()
                 return name
             except FileExistsError:
                 number += 1
@@ -114,6 +125,7 @@ class Kept(Generic[T]):
     def __init__(self, make: Callable[[Path], T]) -> None:
         self._make, self._lock = make, threading.Lock()
         self._values: OrderedDict[tuple[str, object], T] = OrderedDict()
+        self._is_new = False
 
     def get(self, run: Path) -> T:
         """Made now if need be; the ones that nobody asked for longest are let go."""
@@ -124,10 +136,26 @@ class Kept(Generic[T]):
                 return self._values[key]
         value = self._make(run)
         with self._lock:
-            self._values[key] = value
+            self._values[key], self._is_new = value, True
             while len(self._values) > KEPT:
                 self._values.popitem(last=False)
         return value
+
+    def load(self, file: Path, kind: TypeAdapter[T]) -> None:
+        """Take over what `keep` has left; nothing where that is damaged."""
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            for run, marks, value in json.loads(file.read_text(encoding="utf-8")):
+                self._values[str(run), tuple(map(tuple, marks))] = kind.validate_python(value)
+
+    def keep(self, file: Path, kind: TypeAdapter[T]) -> None:
+        """Write down what is known, if there is news; it can be read again at any time, so that may fail."""
+        with self._lock:
+            if not self._is_new:
+                return
+            self._is_new = False
+            rows = [[run, marks, kind.dump_python(value)] for (run, marks), value in self._values.items()]
+        with suppress(OSError):
+            create(file.with_suffix(".partial"), json.dumps(rows).encode(), becomes=file)
 
 
 def signature(run: Path) -> tuple[object, ...]:

@@ -1,68 +1,8 @@
-// Forms: a new run, and new images for a run. Folders are chosen in a picker that knows only what the server offers.
+// Forms: a new run, new images for a run, and a run again without parts of the picture.
 
+import { FolderField, IgnoreField } from "./fields.js";
+import { counted, get, make, post, runLink, runPath } from "./parts.js";
 import { back } from "./views.js";
-import { counted, get, make, picture, post, runLink } from "./parts.js";
-
-// A field whose value is a folder; opens a list of folders in its place.
-class FolderField {
-  constructor(state, title, hint, { optional = false, changed = () => {} } = {}) {
-    this.state = state;
-    this.value = null;
-    this.changed = () => {}; // not while the form is being made
-    this.optional = optional;
-    this.at = { root: 0, path: "" };
-    this.id = title.toLowerCase().replaceAll(/[^a-z]+/g, "-");
-    this.chosen = make("p", { class: "chosen", id: `chosen-${this.id}` });
-    this.open = make("button", { type: "button", onclick: () => this.look(), "aria-describedby": `chosen-${this.id}` }, "Choose a folder …");
-    this.clear = make("button", { type: "button", hidden: true, onclick: () => this.choose(null) }, "None");
-    this.list = make("div", { class: "picker", hidden: true });
-    this.element = make("fieldset", { "data-field": this.id }, make("legend", {}, title), make("p", { class: "faint" }, hint), this.chosen, make("div", { class: "row" }, this.open, this.clear), this.list);
-    this.choose(null);
-    this.changed = changed;
-  }
-
-  choose(value, listing) {
-    this.value = value;
-    this.list.hidden = true;
-    this.open.hidden = false;
-    this.clear.hidden = !(value && this.optional);
-    this.chosen.textContent = value ? `${[this.state.roots[value.root], ...value.path.split("/")].filter(Boolean).join(" / ")}` : this.optional ? "None" : "";
-    this.open.textContent = value ? "Choose another folder …" : "Choose a folder …";
-    if (value) this.open.focus();
-    this.changed(value, listing);
-  }
-
-  async look(root = this.at.root, path = this.at.path) {
-    this.list.hidden = false;
-    this.open.hidden = true;
-    if (!this.state.roots.length) return this.list.replaceChildren(make("p", {}, "No folder was opened for this page: start the studio with --images DIR."));
-    let found;
-    try {
-      found = await get(`api/folders?${new URLSearchParams({ root, path })}`);
-    } catch (error) {
-      this.list.replaceChildren(make("p", { class: "note", role: "alert" }, error.message), make("button", { type: "button", onclick: () => this.look(root, "") }, "Back to the start"));
-      return;
-    }
-    this.at = { root: found.root, path: found.path };
-    const roots = this.state.roots.length > 1 ? make("label", {}, "In ", make("select", { onchange: (event) => this.look(Number(event.target.value), "") }, ...this.state.roots.map((name, n) => make("option", { value: n, selected: n === root }, name)))) : null;
-    const parts = found.path ? found.path.split("/") : [];
-    const crumbs = [make("button", { type: "button", class: "plain", onclick: () => this.look(root, "") }, this.state.roots[root])];
-    parts.forEach((name, depth) => crumbs.push(" / ", make("button", { type: "button", class: "plain", onclick: () => this.look(root, parts.slice(0, depth + 1).join("/")) }, name)));
-    const inside = (name) => (found.path ? `${found.path}/${name}` : name);
-    const use = make("button", { type: "button", class: "primary", "data-use": true, onclick: () => this.choose({ root: found.root, path: found.path }, found) }, `Use “${found.name}”`);
-    this.list.replaceChildren(
-      ...[
-        roots,
-        make("p", { class: "crumbs" }, ...crumbs),
-        make("ul", { class: "folders" }, ...found.folders.map((name) => make("li", {}, make("button", { type: "button", onclick: () => this.look(root, inside(name)) }, `📁 ${name}`)))),
-        make("p", { class: "faint" }, [found.n_images ? `${counted(found.n_images, "image")} here` : "No images here", found.folders.length ? counted(found.folders.length, "folder") : ""].filter(Boolean).join(", ") + (found.more ? " (and more)" : "")),
-        make("div", { class: "samples" }, ...found.images.map((name) => picture(`folders/picture?${new URLSearchParams({ root, path: inside(name) })}`))),
-        make("div", { class: "row" }, use, make("button", { type: "button", onclick: () => this.choose(this.value) }, "Cancel")),
-      ].filter(Boolean),
-    );
-    use.focus();
-  }
-}
 
 export function newRun(state, does) {
   const name = make("input", { id: "run-name", type: "text", maxlength: 60, autocomplete: "off", spellcheck: "false" });
@@ -71,9 +11,17 @@ export function newRun(state, does) {
     changed: (value, listing) => {
       start.disabled = !value;
       if (value && listing && !name.value) name.value = listing.name;
+      parts.hidden = !listing?.images.length;
+      if (listing?.images.length) ignore.show(`folders/picture?${new URLSearchParams({ root: value.root, path: [value.path, listing.images[0]].filter(Boolean).join("/"), side: 900 })}`);
     },
   });
   const normal = new FolderField(state, "Good products", "A folder with images of good products only, if there is one: with it defects are found more surely.", { optional: true });
+  const known = new FolderField(state, "Known kinds", "A folder with a folder for each kind that has a name already, with a few images each. Those kinds keep their names; others may be found beside them.", { optional: true, changed: (value) => value && (from.value = "") });
+  const reviewed = state.runs.filter((run) => run.is_finished);
+  const from = make("select", { id: "known-run", onchange: () => from.value && known.choose(null) }, make("option", { value: "" }, "no run"), ...reviewed.map((run) => make("option", { value: run.name }, run.name)));
+  if (reviewed.length) known.element.append(make("p", { class: "field" }, make("label", { for: "known-run" }, "or names and corrections of"), from));
+  const ignore = new IgnoreField();
+  const parts = make("details", { class: "ignore", id: "ignore-parts", hidden: true }, make("summary", {}, "Parts of the picture to ignore"), make("p", { class: "faint" }, "A clamp, a time stamp, the edge of the belt: nothing is looked for there, in this run and in new images."), ignore.element);
   const kinds = make("input", { id: "kinds", type: "number", min: 1, max: 1000, placeholder: "auto" });
   const defective = make("input", { id: "all-defective", type: "checkbox" });
   const form = make(
@@ -82,6 +30,7 @@ export function newRun(state, does) {
     make("fieldset", {}, make("legend", {}, "What is known"),
       make("p", { class: "field" }, make("label", { for: "kinds" }, "Number of kinds of defects"), kinds, make("span", { class: "faint" }, "left empty, it is estimated; the good ones do not count")),
       make("p", { class: "field" }, make("label", {}, defective, " Every image has a defect"))),
+    known.element, parts,
     make("p", { class: "field" }, make("label", { for: "run-name" }, "Name of the run"), name),
     make("div", { class: "row" }, start, make("a", { class: "button", href: "#/" }, "Cancel")),
   );
@@ -89,7 +38,7 @@ export function newRun(state, does) {
     event.preventDefault();
     start.disabled = true;
     try {
-      const job = await post("api/runs", { name: name.value.trim(), images: images.value, normal: normal.value, kinds: kinds.value ? Number(kinds.value) : null, all_defective: defective.checked });
+      const job = await post("api/runs", { name: name.value.trim(), images: images.value, normal: normal.value, kinds: kinds.value ? Number(kinds.value) : null, all_defective: defective.checked, known: known.value, known_run: from.value || null, ignore: ignore.value });
       does.go(`#/jobs/${job.number}`);
     } catch (error) {
       start.disabled = false;
@@ -120,4 +69,35 @@ export async function newPrediction(state, name, does) {
     }
   });
   return [back(name, runLink(name)), make("h2", {}, `Predict with ${name}`), form];
+}
+
+// The run again, in a run of its own, without parts of the picture; what that takes away is told before.
+export async function ignoreParts(state, name, does) {
+  const run = state.runs.find((each) => each.name === name);
+  if (!run?.is_finished) return [back(), make("p", {}, "There is no finished run of this name.")];
+  const words = make("p", { id: "ignore-words", role: "status" }, "Nothing is drawn yet.");
+  const start = make("button", { class: "primary", id: "start", disabled: true }, "Make the run again");
+  let turn = 0;
+  const field = new IgnoreField(async (ignore) => {
+    const mine = ++turn;
+    start.disabled = true;
+    if (!ignore.length) return (words.textContent = "Nothing is drawn yet.");
+    try {
+      const found = await post(`api/${runPath(name)}/ignore/check`, { ignore });
+      if (mine !== turn) return; // something was drawn since
+      const kinds = found.classes.map((one) => `${one.n_images} of ${one.name}`).join(", ");
+      words.textContent = `${counted(found.n_regions, "region")} would no longer be found${kinds ? ` (${kinds})` : ""}, and ${counted(found.n_images, "image")} would have no other defect.`;
+      start.disabled = false;
+    } catch (error) {
+      does.fail(error);
+    }
+  });
+  field.show(`${runPath(name)}/images/0?side=900`);
+  const form = make(
+    "form", { class: "card form" },
+    make("p", { class: "faint" }, "A clamp, a time stamp, the edge of the belt: nothing is looked for there any more. The run is made again beside this one, from the same images; names and corrections are taken over."),
+    field.element, words, make("div", { class: "row" }, start, make("a", { class: "button", href: runLink(name) }, "Cancel")),
+  );
+  form.addEventListener("submit", (event) => (event.preventDefault(), (start.disabled = true), does.order(`api/${runPath(name)}/ignore`, { ignore: field.value })));
+  return [back(name, runLink(name)), make("h2", {}, `Ignore parts of the picture in ${name}`), form];
 }

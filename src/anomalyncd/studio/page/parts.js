@@ -14,6 +14,10 @@ export async function post(path, content = {}) {
   });
 }
 
+export async function send(path, file) {
+  return call(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file });
+}
+
 async function call(path, options) {
   const answer = await fetch(path, options);
   let content = {};

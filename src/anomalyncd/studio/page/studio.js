@@ -1,6 +1,6 @@
 // The page: asks for the state, shows the view that the address names, and shows again what has changed.
 
-import { newPrediction, newRun } from "./forms.js";
+import { ignoreParts, newPrediction, newRun } from "./forms.js";
 import { get, post, Refused } from "./parts.js";
 import { compareRuns, home, oneJob, oneRun, prediction } from "./views.js";
 
@@ -42,6 +42,7 @@ async function view() {
   const [what, name, more] = place();
   if (what === "new") return { key: "new", make: () => newRun(state, does) };
   if (what === "runs" && more === "predict") return { key: `predict ${name}`, make: () => newPrediction(state, name, does) };
+  if (what === "runs" && more === "ignore") return { key: `ignore ${name}`, make: () => ignoreParts(state, name, does) };
   if (what === "runs") {
     const own = [state.runs.find((run) => run.name === name), state.jobs.filter((job) => job.run === name)];
     return { key: JSON.stringify(own), make: () => oneRun(state, name, does) };

@@ -14,6 +14,10 @@ export function home(state, does) {
     const runs = [...state.runs].sort((a, b) => b.finished - a.finished);
     parts.push(make("h2", {}, "Runs"), make("div", { class: "grid runs" }, ...runs.map((run) => runCard(run, busy.has(run.name)))));
   }
+  if (state.tables.length) {
+    const rows = state.tables.map((name) => make("li", {}, make("a", { href: `days/${encodeURIComponent(name)}` }, name)));
+    parts.push(make("h2", {}, "Days"), make("p", { class: "faint" }, "Tables in the workspace, as `anomalyncd watch` writes them: the page of the last day of each."), make("ul", {}, ...rows));
+  }
   return parts;
 }
 
@@ -60,6 +64,7 @@ export async function oneRun(state, name, does) {
           run.has_report ? make("a", { class: "button", href: `${runPath(name)}/report?studio`, id: "to-report" }, "Report") : null,
           make("a", { class: "button", href: `${runLink(name)}/predict`, id: "to-predict" }, "Predict new images"),
           state.runs.filter((other) => other.is_finished).length > 1 ? make("a", { class: "button", href: `#/compare/${encodeURIComponent(name)}` }, "Compare") : null,
+          run.can_move_line ? make("a", { class: "button", href: `${runLink(name)}/ignore`, id: "to-ignore" }, "Ignore parts") : null,
         ),
       );
       if (run.n_regions) parts.push(make("div", { class: "strip wide card" }, picture(`${runPath(name)}/picture?v=${run.stamp}`, "Some regions, one of each of the first classes")));
@@ -159,6 +164,7 @@ export async function prediction(job, does) {
     };
     box.replaceChildren(
       make("h3", {}, `${counted(total, "image")} classed`),
+      make("p", {}, make("a", { href: `jobs/${job.number}/day`, id: "to-day" }, "Page of the day")),
       classTable(found.classes, total, label, choose),
       make("div", { class: "card scroll", tabindex: 0 }, make("table", { class: "predicted" }, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, make("span", { class: "visually-hidden" }, "Picture")), make("th", { scope: "col" }, "Image"), make("th", { scope: "col" }, "Class"), make("th", { scope: "col", class: "num" }, "Probability"))), make("tbody", {}, ...rows))),
       found.images.length < Math.min(found.total, 500) ? make("button", { type: "button", class: "more", onclick: () => ((shown += 120), show().catch(does.fail)) }, `Show more of ${found.total.toLocaleString("en")}`) : "",
