@@ -24,7 +24,7 @@ def stored(run: Path) -> list[tuple[str, Any]]:
 
 def until(page: Any, condition: str) -> None:
     """Wait for what a script says; by asking, because the page allows no script to be made of text."""
-    for _ in range(200):
+    for _ in range(1200):
         if page.evaluate(condition):
             return
         page.wait_for_timeout(50)
@@ -43,7 +43,7 @@ def counts(page: Any) -> dict[int, int]:
     cards = page.locator(".card").evaluate_all(f"cards => cards.map(c => {facts})")
     out = {}
     for label, words, tiles in cards:
-        out[int(label)] = int(words.removeprefix("false alarms · ").split(" region")[0])
+        out[int(label)] = int(re.search(r"· (\d+) region", words)[1])  # type: ignore[index]
         assert tiles == min(out[int(label)], 24)
     return out
 
@@ -53,7 +53,7 @@ def card(page: Any, label: int) -> Any:
 
 
 def until_stored(page: Any, run: Path, count: int) -> list[tuple[str, Any]]:
-    for _ in range(200):
+    for _ in range(1200):
         if len(rows := stored(run)) >= count:
             return rows
         page.wait_for_timeout(50)
@@ -248,6 +248,81 @@ def test_hints_history_and_closer_looks(page: Any, address: str, run: Path, tmp_
     until(page, "document.querySelectorAll('.tiles[aria-busy]').length === 0")
     sure = read_csv(run / "regions.csv")["probability"]
     until(page, f"document.querySelectorAll('main .tile').length === {int((sure <= 0.5).sum())}")
+
+
+def test_missed_defects_are_drawn_by_mouse_and_by_keyboard(page: Any, address: str, run: Path, tmp_path: Path):
+    visit(page, address)
+    before = read_csv(run / "regions.csv")
+    page.locator("#normal").click()
+    page.locator("#normal-images figure").first.wait_for()
+    n_normal = page.locator("#normal-images figure").count()
+    page.locator("#normal-images button", has_text="It has a defect").first.click()
+    until(page, "document.getElementById('draw-image').naturalWidth > 0")
+    assert page.locator("#draw-add").is_disabled()
+    drag(page, page.locator("#draw-frame canvas"), (0.25, 0.25), (0.75, 0.5))
+    page.locator("#draw-target").select_option("1")
+    page.screenshot(path=tmp_path / "draw.png")
+    page.locator("#draw-add").click()
+    page.locator("#draw-dialog").wait_for(state="hidden")
+    kind, body = until_stored(page, run, 1)[-1]
+    assert kind == "draw" and body["to"] == 1
+    (x0, y0), _, (x1, y1), _ = body["strokes"][0]["points"]
+    assert abs(x0 - 0.25) < 0.02 and abs(y0 - 0.25) < 0.02 and abs(x1 - 0.75) < 0.02 and abs(y1 - 0.5) < 0.02
+    card(page, 1).locator(".tile .from", has_text="drawn").wait_for()
+
+    page.locator("#normal").click()
+    page.locator("#normal-images figure").first.wait_for()
+    assert page.locator("#normal-images figure").count() == n_normal - 1
+    page.locator("#normal-images button", has_text="It has a defect").first.click()
+    until(page, "document.getElementById('draw-image').naturalWidth > 0")
+    page.locator("#draw-brush").check()
+    drag(page, page.locator("#draw-frame canvas"), (0.2, 0.8), (0.8, 0.8))
+    page.locator("#draw-back").click()
+    assert page.locator("#draw-add").is_disabled()
+    page.locator("#draw-frame canvas").focus()
+    for key in ("Enter", "ArrowRight", "Shift+ArrowDown"):
+        page.keyboard.press(key)
+    page.locator("#draw-add").press("Enter")
+    page.locator("#draw-dialog").wait_for(state="hidden")
+    assert until_stored(page, run, 2)[-1][1]["to"] == 1
+
+    page.locator("#apply").click()
+    page.locator("#apply-title", has_text="What moved").wait_for(timeout=120_000)
+    after = read_csv(run / "regions.csv")
+    assert len(after) == len(before) + 2 and (after["label"] == 1).sum() >= 2
+    drawn = after.merge(before, on=["image", "region"], how="left", indicator=True)
+    assert (drawn.loc[drawn["_merge"] == "left_only", "label_x"] == 1).all()
+
+
+def drag(page: Any, canvas: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Draw from one place to another, in shares of the canvas."""
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    (x0, y0), (x1, y1) = ((box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in (start, end))
+    page.mouse.move(x0, y0)
+    page.mouse.down()
+    page.mouse.move((x0 + x1) / 2, (y0 + y1) / 2, steps=3)
+    page.mouse.move(x1, y1, steps=3)
+    page.mouse.up()
+
+
+def test_actions_are_at_hand_in_the_whole_image_and_places_filter(page: Any, address: str, run: Path):
+    visit(page, address)
+    start = counts(page)
+    card(page, 1).locator(".tile").first.press("Enter")
+    page.locator("#view-target").select_option("2")
+    page.locator("#view-move").click()
+    assert until_stored(page, run, 1)[-1][1]["to"] == 2
+    page.locator("#view-false-alarm").click()  # enabled again once the next one is shown
+    assert until_stored(page, run, 2)[-1][0] == "false_alarm"
+    page.keyboard.press("Escape")
+    assert counts(page) == {**start, 0: start[0] + 1, 1: start[1] - 2, 2: start[2] + 1}
+    shown = 0
+    for place in ("left", "middle", "right", "top", "bottom"):
+        page.locator("#place").select_option(place)
+        until(page, "document.querySelectorAll('.tiles[aria-busy]').length === 0")
+        shown += page.locator("main .tile").count()
+    assert shown >= sum(start.values())
 
 
 def test_two_windows_see_each_other(page: Any, browser: Any, address: str):

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from anomalyncd.demo import make_line
+from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.tables import read_csv, read_names
 
 SLOW = 400_000  # milliseconds: jobs are processes of their own, on a machine that may be busy
 TINY = ("--backbone", "tiny", "--set", "features.views=1", "--set", "learn.bank_views=2", "--set", "learn.epochs=2")
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
+KINDS = ("crack", "hole", "scratch", "stain")
 
 
 class Server:
@@ -49,13 +54,14 @@ class Server:
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Path:
-    """Images of a small line: three kinds, good ones, and some for later."""
+    """Images of a small line: four kinds, good ones, one of which is among the images, and some for later."""
     folder = tmp_path_factory.mktemp("studio")
-    make_line(folder / "made", kinds=("scratch", "hole", "stain"), n_per_class=5, n_normal=6, n_combined=0, size=96)
+    make_line(folder / "made", kinds=KINDS, n_per_class=5, n_normal=7, n_combined=0, size=96)
     images = folder / "made/images"
     (folder / "line/plates").mkdir(parents=True)
     (folder / "line/new").mkdir()
     shutil.move(images / "good", folder / "line/good")
+    shutil.move(min((folder / "line/good").iterdir()), folder / "line/plates/good.png")
     for kind in sorted(images.iterdir()):
         for number, file in enumerate(sorted(kind.iterdir())):
             target = "new" if number == 0 else "plates"
@@ -104,6 +110,26 @@ def choose(page: Any, field: str, folder: str) -> None:
     assert folder in box.locator(".chosen").inner_text()
 
 
+def run_job(page: Any) -> None:
+    """Wait for the job that the page shows, and go to its run."""
+    page.locator("#to-run").wait_for(timeout=SLOW)
+    page.locator("#to-run").click()
+    page.locator("table.classes").wait_for()
+
+
+def stored(run: Path) -> list[str]:
+    """Kinds of the actions that the review has stored."""
+    with closing(sqlite3.connect(run / "review.sqlite")) as log:
+        return [kind for (kind,) in log.execute("SELECT kind FROM actions ORDER BY id")]
+
+
+def until_stored(page: Any, run: Path, kind: str) -> None:
+    end = time.monotonic() + 90
+    while stored(run)[-1:] != [kind]:
+        assert time.monotonic() < end, stored(run)
+        page.wait_for_timeout(50)
+
+
 def test_from_an_empty_workspace_to_predictions(page: Any, server: Server, line: Path, tmp_path: Path) -> None:
     page.context.set_default_timeout(90_000)
     page.goto(server.address)
@@ -118,7 +144,7 @@ def test_from_an_empty_workspace_to_predictions(page: Any, server: Server, line:
     page.get_by_role("button", name="Use “plates”").click()
     assert page.locator("#run-name").input_value() == "plates"
     choose(page, "good-products", "good")
-    page.locator("#kinds").fill("3")
+    page.locator("#kinds").fill(str(len(KINDS)))
     look(page, tmp_path, "3-new")
     page.locator("#start").click()
 
@@ -134,10 +160,9 @@ def test_from_an_empty_workspace_to_predictions(page: Any, server: Server, line:
     look(page, tmp_path, "5-done")
     run = line / "work/plates"
     images = read_csv(run / "images.csv")
-    assert len(images) == 12
+    assert len(images) == 4 * len(KINDS) + 1
 
-    page.locator("#to-run").click()
-    page.locator("table.classes").wait_for()
+    run_job(page)
     told = page.locator("table.classes tbody tr").evaluate_all(
         "rows => rows.map(r => [+r.dataset.label, +r.cells[1].textContent])"
     )
@@ -151,32 +176,115 @@ def test_from_an_empty_workspace_to_predictions(page: Any, server: Server, line:
 
     page.locator("#to-review").click()
     page.wait_for_selector('main[aria-busy="false"]')
-    inputs = 0
-    labels = [label for label in sorted(read_csv(run / "regions.csv")["label"].unique()) if label > 0]
-    for label in labels:
-        field = page.locator(f'.card[data-label="{label}"] .name')
-        field.click()
-        page.keyboard.type(f"kind {label} of mine")
-        page.keyboard.press("Enter")
-        inputs += 2
-        page.wait_for_timeout(300)
-    assert inputs <= 2 * len(labels)
-    if len(labels) > 1:
-        page.locator(f'.card[data-label="{labels[-1]}"]').get_by_role("button", name="Merge").click()
-        page.locator(f'#merge-choices [data-label="{labels[0]}"]').click()
-        page.locator(f'.card[data-label="{labels[-1]}"]').wait_for(state="detached")
+    names = name_four_classes(page, run)
+    merge_the_last_two(page, run, sorted(names))
+    alarm = learn_a_false_alarm_as_normal(page, run, tmp_path)
+    draw_what_was_missed(page, run, tmp_path)
     page.locator("#apply").click()
     page.locator("#apply-title", has_text="What moved").wait_for(timeout=SLOW)
-    assert read_names(run)[labels[0]] == f"kind {labels[0]} of mine"
+    found = read_csv(run / "images.csv").set_index("image")
+    assert read_names(run)[min(names)] == names[min(names)] and found.loc[alarm, "label"] == 0
     page.locator("#apply-dialog").get_by_role("button", name="Close").click()
     page.locator("#studio").click()
 
+    page.locator("#share").press("End")  # the most sensitive
+    page.locator("#share-words", has_text="20 % of good images").wait_for()
+    page.locator("#move-line").click()
+    run_job(page)
+    page.locator("#share-words", has_text="20 % of good images may be called defects: as it is now").wait_for()
+    assert read_names(run)[min(names)] == names[min(names)]
+    assert len(read_csv(run / "regions.csv")) == len(FinishedRun(run).store.regions)
+
     page.locator("#to-predict").click()
-    choose(page, "new-images", "new")
+    drop_files(page, "new-images", sorted((line / "line/new").iterdir()))
     page.locator("#start").click()
     page.locator("table.predicted tbody tr").first.wait_for(timeout=SLOW)
-    assert page.locator("table.predicted tbody tr").count() == 3
+    assert page.locator("table.predicted tbody tr").count() == len(KINDS)
     look(page, tmp_path, "8-predicted")
+    page.locator("#to-day").click()
+    page.locator("h1").first.wait_for()
+
+    page.goto(f"{server.address}#/new")
+    choose(page, "images", "plates")
+    choose(page, "good-products", "good")
+    page.locator("#known-run").select_option("plates")
+    page.locator("#run-name").fill("again")
+    page.locator("#start").click()
+    run_job(page)
+    known = set(read_names(line / "work/again").values())
+    assert {names[min(names)]} <= known  # its name was known before the run began
+
+
+def name_four_classes(page: Any, run: Path) -> dict[int, str]:
+    """Each is named by a click and Enter, besides the letters."""
+    labels = [label for label in sorted(read_csv(run / "regions.csv")["label"].unique()) if label > 0]
+    names, inputs = {label: f"kind {label} of mine" for label in labels}, 0
+    for label, name in names.items():
+        page.locator(f'.card[data-label="{label}"] .name').click()
+        page.keyboard.type(name)
+        page.keyboard.press("Enter")
+        inputs += 2
+        page.locator("#status", has_text=name).wait_for(state="attached")
+    assert len(labels) == 4 and inputs <= 8
+    return names
+
+
+def merge_the_last_two(page: Any, run: Path, labels: list[int]) -> None:
+    page.locator(f'.card[data-label="{labels[-1]}"]').get_by_role("button", name="Merge").click()
+    page.locator(f'#merge-choices [data-label="{labels[-2]}"]').click()
+    page.locator(f'.card[data-label="{labels[-1]}"]').wait_for(state="detached")
+    until_stored(page, run, "merge")
+
+
+def learn_a_false_alarm_as_normal(page: Any, run: Path, tmp_path: Path) -> str:
+    """All regions of an image; returns its name."""
+    table = read_csv(run / "regions.csv")
+    image = table.loc[table["label"] > 0, "image"].iloc[0]
+    for row in table.index[table["image"] == image]:
+        page.locator(f'main .tile[data-region="{row}"]').click()
+    page.locator("#learn").click()
+    page.locator("#lesson-keep:not([disabled])").wait_for(timeout=SLOW)
+    assert "would score like normal ones" in page.locator("#lesson-text").inner_text()
+    assert read_csv(run / "images.csv").set_index("image").loc[image, "label"] > 0  # nothing is changed yet
+    look(page, tmp_path, "7-lesson")
+    page.locator("#lesson-keep").click()
+    page.locator("#lesson-dialog").wait_for(state="hidden", timeout=SLOW)
+    assert read_csv(run / "images.csv").set_index("image").loc[image, "label"] == 0
+    return str(image)
+
+
+def draw_what_was_missed(page: Any, run: Path, tmp_path: Path) -> None:
+    page.locator("#normal").click()
+    page.locator("#normal-images figure").first.wait_for()
+    page.locator('#normal-images [aria-label="good.png has a defect: draw it"]').click()
+    page.locator("#draw-image").evaluate("image => image.decode()")
+    canvas = page.locator("#draw-frame canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.3 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.5 * box["height"], steps=4)
+    page.mouse.up()
+    look(page, tmp_path, "7-draw")
+    page.locator("#draw-add").click()
+    page.locator("#draw-dialog").wait_for(state="hidden")
+    until_stored(page, run, "draw")
+
+
+def drop_files(page: Any, field: str, files: list[Path]) -> None:
+    """Drop files on a field, as from the desktop."""
+    content = [[file.name, base64.b64encode(file.read_bytes()).decode()] for file in files]
+    dropped = page.evaluate_handle(
+        """files => {
+          const dropped = new DataTransfer();
+          for (const [name, text] of files)
+            dropped.items.add(new File([Uint8Array.from(atob(text), (c) => c.charCodeAt(0))], name, { type: "image/png" }));
+          return dropped;
+        }""",
+        content,
+    )
+    page.locator(f'[data-field="{field}"]').dispatch_event("drop", {"dataTransfer": dropped})
+    page.locator(f'[data-field="{field}"] .chosen', has_text="dropped").wait_for()
 
 
 def a_second_later(route: Any) -> None:

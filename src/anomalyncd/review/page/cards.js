@@ -158,7 +158,7 @@ export class Cards {
       if (turn === card.loading && this.cards.get(card.label) === card) this.does.fail(error);
       return;
     } finally {
-      card.grid.removeAttribute("aria-busy");
+      if (turn === card.loading) card.grid.removeAttribute("aria-busy");
     }
     card.regions = regions;
     card.total = total;

@@ -90,7 +90,11 @@ export class Viewer {
 
   // Do it to the region that is shown, and go on with the next one.
   async act(action) {
-    if (!(await this.does.act({ ...action, regions: [this.region.id] }))) return;
+    const buttons = [$("view-move"), $("view-false-alarm")];
+    for (const button of buttons) button.disabled = true; // one click, one action
+    const done = await this.does.act({ ...action, regions: [this.region.id] });
+    for (const button of buttons) button.disabled = false;
+    if (!done) return;
     if (!this.card.regions.length) return $("view-dialog").close();
     this.index = Math.min(this.index, this.card.regions.length - 1);
     this.zoom.reset();

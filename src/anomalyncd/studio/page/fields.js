@@ -8,7 +8,7 @@ const MOST_FILES = 5000;
 
 // A field whose value is a folder; opens a list of folders in its place.
 export class FolderField {
-  constructor(state, title, hint, { optional = false, changed = () => {} } = {}) {
+  constructor(state, title, hint, { optional = false, files = true, changed = () => {} } = {}) {
     this.state = state;
     this.value = null;
     this.changed = () => {}; // not while the form is being made
@@ -22,8 +22,8 @@ export class FolderField {
     this.input = make("input", { type: "file", multiple: true, accept: ".png,.jpg,.jpeg,.bmp,.tif,.tiff,.webp", class: "visually-hidden", tabindex: -1, "aria-label": `Files for ${title}`, onchange: () => this.take([...this.input.files]) });
     this.send = make("button", { type: "button", onclick: () => this.input.click() }, "Send files …");
     this.sent = make("p", { class: "faint", role: "status" });
-    this.element = make("fieldset", { "data-field": this.id }, make("legend", {}, title), make("p", { class: "faint" }, hint), this.chosen, make("div", { class: "row" }, this.open, this.send, this.clear, make("span", { class: "faint" }, "or drop images here")), this.input, this.sent, this.list);
-    this.takeDrops();
+    this.element = make("fieldset", { "data-field": this.id }, make("legend", {}, title), make("p", { class: "faint" }, hint), this.chosen, make("div", { class: "row" }, this.open, files && this.send, this.clear, files && make("span", { class: "faint" }, "or drop images here")), files && this.input, this.sent, this.list);
+    if (files) this.takeDrops();
     this.choose(null);
     this.changed = changed;
   }

@@ -16,7 +16,7 @@ export function newRun(state, does) {
     },
   });
   const normal = new FolderField(state, "Good products", "A folder with images of good products only, if there is one: with it defects are found more surely.", { optional: true });
-  const known = new FolderField(state, "Known kinds", "A folder with a folder for each kind that has a name already, with a few images each. Those kinds keep their names; others may be found beside them.", { optional: true, changed: (value) => value && (from.value = "") });
+  const known = new FolderField(state, "Known kinds", "A folder with a folder for each kind that has a name already, with a few images each. Those kinds keep their names; others may be found beside them.", { optional: true, files: false, changed: (value) => value && (from.value = "") });
   const reviewed = state.runs.filter((run) => run.is_finished);
   const from = make("select", { id: "known-run", onchange: () => from.value && known.choose(null) }, make("option", { value: "" }, "no run"), ...reviewed.map((run) => make("option", { value: run.name }, run.name)));
   if (reviewed.length) known.element.append(make("p", { class: "field" }, make("label", { for: "known-run" }, "or names and corrections of"), from));
@@ -55,7 +55,7 @@ export async function newPrediction(state, name, does) {
   const ready = () => (start.disabled = !images.value || Boolean(beside && !beside.value));
   const images = new FolderField(state, "New images", "A folder with images of the same product.", { changed: () => ready() });
   let beside = null;
-  if (run.needs !== "image") beside = new FolderField(state, run.needs === "map" ? "Anomaly maps" : "Masks", `This run was made with ${run.needs}s, so new images need ${run.needs}s of the same names.`, { changed: () => ready() });
+  if (run.needs !== "image") beside = new FolderField(state, run.needs === "map" ? "Anomaly maps" : "Masks", `This run was made with ${run.needs}s, so new images need ${run.needs}s of the same names.`, { files: false, changed: () => ready() });
   const form = make("form", { class: "card form" }, images.element, beside?.element, make("div", { class: "row" }, start, make("a", { class: "button", href: runLink(name) }, "Cancel")));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
