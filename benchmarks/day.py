@@ -1,7 +1,6 @@
-"""`anomalyncd day` on a month: how long the page takes to make and to open, its figures against pandas; drift.
+"""`anomalyncd day` on a month: how long the page takes to make and to open, its figures against pandas.
 
-python benchmarks/day.py page --rows 100000            30 days; opened in Chromium; figures against pandas; PDF
-python benchmarks/day.py drift --lines 300             false alarms on stable lines; brightness + 10 % over 2,000 images
+python benchmarks/day.py --rows 100000 [--keep DIR]    30 days; opened in Chromium; figures against pandas; PDF
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ import pandas as pd
 
 from anomalyncd.day.html import write_day
 from anomalyncd.day.source import read_table
-from anomalyncd.demo import make_line
-from anomalyncd.watch.drift import BLOCK, RATE, REFERENCE, STREAMS, WINDOW, DriftMonitor
 
 NAMES = {
     1: "scratch",
@@ -33,7 +30,6 @@ NAMES = {
     7: "class 7",
     -1: "unknown",
 }
-TOGETHER = 10  # images
 SHARES = (0.022, 0.013, 0.009, 0.006, 0.004, 0.003, 0.001, 0.004)
 
 
@@ -180,82 +176,12 @@ def opened(html: Path, keep: Path | None) -> float | None:
     return best
 
 
-def drift(lines: int) -> list[str]:
-    """How often a stable line is reported, and when a light that grows by 10 % is, beside the false alarms of its images."""
-    rng, problems = np.random.default_rng(0), []
-    windows = reported = 0
-    for _ in range(lines):
-        monitor = DriftMonitor()
-        values = np.stack(
-            [rng.gamma(4, 0.1, 5000), rng.normal(120, 4, 5000), rng.normal(30, 2, 5000), rng.beta(2, 8, 5000)], 1
-        )
-        for start in range(0, 5000, BLOCK * WINDOW):
-            found = [
-                s
-                for row in values[start : start + BLOCK * WINDOW]
-                for s in monitor.add(dict(zip(STREAMS, row, strict=True)))
-            ]
-            windows += start >= BLOCK * REFERENCE
-            reported += bool(found)
-    rate = reported / windows
-    print(f"  stable lines: {reported} of {windows} windows reported, {100 * rate:.2f} %; promised {100 * RATE:.0f} %")
-    if not RATE / 2 <= rate <= 2 * RATE:
-        problems.append(f"a rate of {rate:.4f} is not within a factor of two of {RATE}")
-    return problems
-
-
-def brighter() -> list[str]:
-    """Normal images of the demo line, whose light grows by 10 % over 2,000 of them, through a detector of a run."""
-    from anomalyncd import AnomalyNCD
-    from anomalyncd.data.dataset import Sample
-    from anomalyncd.watch.classing import light
-
-    rng = np.random.default_rng(1)
-    with tempfile.TemporaryDirectory() as place:
-        line = make_line(
-            Path(place) / "line", n_per_class=8, n_normal=40, n_combined=0, size=96, kinds=["hole", "scratch"]
-        )
-        good = [cv2.imread(str(path))[..., ::-1] for path in sorted((line / "images" / "good").iterdir())]
-        model = AnomalyNCD(3, backbone="tiny", detect={"settings": {"size": 64, "map_size": 64}}, learn={"epochs": 4})
-        model.fit(line / "images", detector="patchcore", normal=line / "images" / "good", run=Path(place) / "run")
-        predictor, monitor = model.run_.predictor(), DriftMonitor()
-        n_stable, n_growing, first, names, alarms = 1400, 2000, None, "", []
-        for start in range(0, n_stable + n_growing, TOGETHER):
-            images = []
-            for k in range(start, start + TOGETHER):
-                factor = 1 + 0.1 * max(0, k - n_stable) / n_growing
-                base = good[int(rng.integers(len(good)))].astype(np.float32) * rng.normal(1, 0.02) * factor
-                image = np.clip(base + rng.normal(0, 2, base.shape), 0, 255).astype(np.uint8)
-                images.append(np.ascontiguousarray(image[:, :: rng.choice([-1, 1])]))
-            samples = [Sample(str(k), image) for k, image in enumerate(images)]
-            for found in predictor.extract(samples):
-                rows = predictor.classify(found).images.to_dict("records")
-                for record, row in zip(found.images, rows, strict=True):
-                    alarms.append(row["label"] != 0)
-                    figures = dict(zip(("brightness", "contrast"), light(images[int(record.id)]), strict=True))
-                    figures |= {"foreign": row["foreign"]} | ({} if alarms[-1] else {"score": record.score})
-                    shifts = monitor.add(figures)
-                    if shifts and len(alarms) > n_stable and first is None:
-                        first, names = len(alarms) - n_stable, ", ".join(shift.stream for shift in shifts)
-    before, window = np.mean(alarms[:n_stable]), 200
-    rates = [np.mean(alarms[n_stable + s : n_stable + s + window]) for s in range(0, n_growing, window)]
-    doubled = next((window * (k + 1) for k, rate in enumerate(rates) if rate > 2 * max(before, 1 / window)), None)
-    course = " ".join(f"{100 * rate:.1f}" for rate in rates)
-    print(f"  brighter by 10 % over {n_growing} images: reported after {first} ({names or 'never'})")
-    print(f"  false alarms {100 * before:.1f} % before, by 200 images {course} %: doubled after {doubled}")
-    in_time = first is not None and (doubled is None or first <= doubled)
-    return [] if in_time else [f"reported after {first}, doubled after {doubled}"]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("page", "drift", "brighter"))
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--lines", type=int, default=300)
-    parser.add_argument("--keep", type=Path, help="page: folder for the page, the PDF and pictures of the screen")
+    parser.add_argument("--keep", type=Path, help="folder for the page, the PDF and pictures of the screen")
     given = parser.parse_args()
-    tries = {"page": lambda: page(given.rows, given.keep), "drift": lambda: drift(given.lines), "brighter": brighter}
-    problems = tries[given.what]()
+    problems = page(given.rows, given.keep)
     for problem in problems:
         print(f"FAILED: {problem}")
     print("failed" if problems else "all as promised")

@@ -2,7 +2,8 @@
 
     python benchmarks/watch.py kills --images 2000 --kills 20   each content once in the table, at a webhook and by MQTT
     python benchmarks/watch.py disk                             a disk that is full for a while, a receiver that is away
-    python benchmarks/watch.py latency --images 300             from the moment a file is closed to its row
+    python benchmarks/watch.py latency --images 60              from the moment a file is closed to its row, with PatchCore
+                                                                and the default network; --work DIR keeps the run
     python benchmarks/watch.py memory --images 10000            of the process, over many images
 
 Needs Linux. `kills` needs mosquitto (Debian: apt-get install mosquitto); where there is none it leaves MQTT out and says so.
@@ -19,6 +20,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -27,8 +29,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -38,9 +42,12 @@ from faults.disk import small_disk
 from faults.scenes import recipes, small_line
 from faults.server import ForkServer
 
+from anomalyncd.demo import make_line
+
 TOPIC = "line/defects"
 PACE = ("--every", 0.1, "--settle", 0.4, "--quiet")
 SIDE = 64
+LITTLE = ("--set", f"crop.size={SIDE}", "--set", f"model.input_size={SIDE}", "--set", f"model.image_size={SIDE}")
 
 
 def picture(rng: np.random.Generator) -> bytes:
@@ -59,15 +66,35 @@ def id_of(name: str, content: bytes) -> str:
 
 @dataclass
 class Receiver:
-    """What was delivered: id → how often."""
+    """Whoever is told.
+
+    taken : id → how often it came
+    counted : ids in the order in which a receiver counts them that goes by docs/every-day.md: what has a `seq` up to the
+        highest so far was there before
+    broken : id → how often it was taken, but the answer was broken off; refused : how many requests got a no
+    """
 
     taken: Counter[str] = field(default_factory=Counter)
+    counted: list[str] = field(default_factory=list)
+    broken: Counter[str] = field(default_factory=Counter)
     refused: int = 0
+    highest: int = 0
+
+    def take(self, message: dict[str, Any]) -> None:
+        self.taken[message["id"]] += 1
+        if message["seq"] > self.highest:
+            self.highest = message["seq"]
+            self.counted.append(message["id"])
 
     @property
     def again(self) -> int:
-        """Deliveries of what was there already, which the id tells."""
+        """Deliveries of what was there already."""
         return sum(self.taken.values()) - len(self.taken)
+
+    @property
+    def again_by_kills(self) -> int:
+        """Those that the receiver did not bring about itself by breaking off."""
+        return sum(max(0, count - 1 - self.broken[id]) for id, count in self.taken.items())
 
 
 @contextlib.contextmanager
@@ -85,9 +112,10 @@ def webhook(rng: np.random.Generator, trouble: float = 0.0) -> Iterator[tuple[Re
                 if draw < trouble:
                     receiver.refused += 1
                 else:
-                    key = self.headers["Idempotency-Key"]
-                    assert json.loads(body)["id"] == key
-                    receiver.taken[key] += 1
+                    message = json.loads(body)
+                    assert message["id"] == self.headers["Idempotency-Key"]
+                    receiver.take(message)
+                    receiver.broken[message["id"]] += draw < 2 * trouble
             if trouble <= draw < 2 * trouble:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 self.close_connection = True
@@ -127,8 +155,10 @@ def broker(work: Path) -> Iterator[tuple[Receiver, str] | None]:
     process = subprocess.Popen([program, "-c", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     receiver = Receiver()
     client = Client(CallbackAPIVersion.VERSION2)
+    listens = threading.Event()
     client.on_connect = lambda *_: client.subscribe(TOPIC, qos=2)
-    client.on_message = lambda _client, _data, message: receiver.taken.update([json.loads(message.payload)["id"]])
+    client.on_subscribe = lambda *_: listens.set()
+    client.on_message = lambda _client, _data, message: receiver.take(json.loads(message.payload))
     try:
         for _ in range(100):
             with contextlib.suppress(OSError):
@@ -136,6 +166,7 @@ def broker(work: Path) -> Iterator[tuple[Receiver, str] | None]:
                 break
             time.sleep(0.1)
         client.loop_start()
+        listens.wait(60)
         yield receiver, f"mqtt://127.0.0.1:{port}/{TOPIC}"
     finally:
         client.disconnect()
@@ -243,14 +274,15 @@ def kills(server: ForkServer, run: Path, work: Path, images: int, n_kills: int, 
         seconds = time.perf_counter() - started
         time.sleep(1.0)
         rows, regions = rows_of(table), Counter(row["seq"] for row in rows_of(work / "table_regions.csv"))
-        places = [("table", Counter(row["id"] for row in rows)), ("webhook", hooked.taken)]
-        places += [] if mqtt is None else [("MQTT", mqtt[0].taken)]
-        for name, taken in places:
-            missing, surplus = line.expected.keys() - taken.keys(), taken.keys() - line.expected.keys()
+        places = [("table", [row["id"] for row in rows]), ("webhook", hooked.counted)]
+        places += [] if mqtt is None else [("MQTT", mqtt[0].counted)]
+        for name, found in places:
+            missing, surplus = line.expected.keys() - set(found), set(found) - line.expected.keys()
             problems += [f"{name}: {len(missing)} contents missing"] * bool(missing)
             problems += [f"{name}: {len(surplus)} contents that were never written whole"] * bool(surplus)
-        twice = [id for id, count in places[0][1].items() if count > 1]
-        problems += [f"table: {len(twice)} contents twice"] * bool(twice)
+            problems += [f"{name}: {len(found) - len(set(found))} contents twice"] * (len(found) > len(set(found)))
+        if mqtt is not None and mqtt[0].again:
+            problems.append(f"MQTT: {mqtt[0].again} messages came again")
         problems += [f"unreadable: {row['image']}" for row in rows if row["status"] != "ok"][:3]
         if [int(row["seq"]) for row in rows] != list(range(1, len(rows) + 1)):
             problems.append("table: numbers are not 1, 2, 3 …")
@@ -258,9 +290,12 @@ def kills(server: ForkServer, run: Path, work: Path, images: int, n_kills: int, 
         problems += [f"regions: {len(wrong)} images with more or fewer than they have"] * bool(wrong)
         kinds = ", ".join(f"{count} {kind}" for kind, count in line.kinds.items())
         print(f"  {images} contents ({kinds}), {killed} kills, {seconds:.0f} s: {len(rows)} rows", flush=True)
-        print(f"  webhook: {len(hooked.taken)} ids, {hooked.again} sent again, {hooked.refused} refused at first")
+        print(
+            f"  webhook: {len(hooked.taken)} ids, {len(hooked.counted)} counted; {hooked.refused} refused at first; "
+            f"{hooked.again} came again, {hooked.again_by_kills} of them after a kill, else because it had broken off"
+        )
         if mqtt is not None:
-            print(f"  MQTT: {len(mqtt[0].taken)} ids, {mqtt[0].again} sent again")
+            print(f"  MQTT: {len(mqtt[0].taken)} ids, {mqtt[0].again} came again")
     return problems
 
 
@@ -317,8 +352,6 @@ def rows_in(table: Path) -> list[str]:
         return []
     if table.suffix == ".csv":
         return [row["id"] for row in rows_of(table)]
-    import sqlite3
-
     with contextlib.closing(sqlite3.connect(table)) as db, contextlib.suppress(sqlite3.OperationalError):
         return [id for (id,) in db.execute("SELECT id FROM images")]
     return []  # just made
@@ -336,71 +369,82 @@ def watching(*command: object) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(120)
 
 
-def latency(run: Path, work: Path, images: int, seed: int) -> list[str]:
+def real_run(work: Path) -> tuple[Path, Path]:
+    """(images, run) of the demo line with PatchCore and the default network; those that are there are taken."""
+    line = make_line(work / "line", n_per_class=6, n_normal=40, n_combined=0, kinds=["hole", "scratch"])
+    images, run = line / "images", work / "run"
+    given = ("--normal", images / "good", "--classes", 3, "--out", run, "--quiet")
+    subprocess.run([sys.executable, "-m", "anomalyncd", "discover", *map(str, (images, *given))], check=True)
+    return images, run
+
+
+def latency(work: Path, images: int, seed: int) -> None:
     """Write one file after the other and see when its row is there; beside it, what the network needs for it."""
     from anomalyncd.data.dataset import Sample
     from anomalyncd.data.images import read_image
     from anomalyncd.run.finished import FinishedRun
 
-    rng, folder, table = np.random.default_rng(seed), work / "arriving", work / "table.sqlite"
-    folder.mkdir()
-    closed: dict[str, float] = {}
-    with watching(run, folder, "--out", table, "--quiet"):
-        for k in range(images + 1):
-            name = f"{k:05d}.png"
-            (folder / name).write_bytes(picture(rng))
-            closed[name] = time.time()
-            while k == 0 and not rows_in(table):  # the first waits for the process to start
-                time.sleep(0.1)
-            time.sleep(float(rng.exponential(0.3)))
-        while len(rows_in(table)) < images + 1:
-            time.sleep(0.2)
-    import sqlite3
-    from datetime import datetime
-
-    with contextlib.closing(sqlite3.connect(table)) as db:
-        times = dict(db.execute("SELECT image, time FROM images"))
+    source, run = real_run(work)
+    rng, predictor, own = np.random.default_rng(seed), FinishedRun(run).predictor(), []
+    files = [path.read_bytes() for path in sorted(source.rglob("*.png"))]
+    for k in range(14):
+        started = time.perf_counter()
+        for found in predictor.extract([Sample("one", read_image(files[int(rng.integers(len(files)))]))]):
+            predictor.classify(found)
+        own += [time.perf_counter() - started] * (k >= 4)  # the first ones warm up
+    del predictor
+    pause = max(0.5, 2 * float(np.median(own)))
+    with tempfile.TemporaryDirectory() as place:
+        folder, table = Path(place) / "arriving", Path(place) / "table.sqlite"
+        folder.mkdir()
+        closed: dict[str, float] = {}
+        with watching(run, folder, "--out", table, "--quiet"):
+            for k in range(images + 1):
+                name = f"{k:05d}.png"
+                (folder / name).write_bytes(files[int(rng.integers(len(files)))])
+                closed[name] = time.time()
+                while k == 0 and not rows_in(table):  # the first waits for the process to start
+                    time.sleep(0.1)
+                time.sleep(float(rng.uniform(0.5, 1.5)) * pause)
+            while len(rows_in(table)) < images + 1:
+                time.sleep(0.2)
+        with contextlib.closing(sqlite3.connect(table)) as db:
+            times = dict(db.execute("SELECT image, time FROM images"))
     del closed["00000.png"]
     waits = np.array([datetime.fromisoformat(times[name]).timestamp() - when for name, when in closed.items()])
-    predictor, own = FinishedRun(run).predictor(), []
-    for path in sorted(folder.iterdir())[:50]:
-        started = time.perf_counter()
-        for found in predictor.extract([Sample("one", read_image(path))]):
-            predictor.classify(found)
-        own.append(time.perf_counter() - started)
-    print(f"  {images} images, one after the other: closed → row p50 {np.percentile(waits, 50):.2f} s, "
-          f"p99 {np.percentile(waits, 99):.2f} s; network and all for one image p50 {np.percentile(own, 50):.3f} s, "
-          f"p99 {np.percentile(own, 99):.3f} s; load {os.getloadavg()[0]:.1f}")  # fmt: skip
-    return []
+    print(f"  {images} images, one every {pause:.2f} s: closed → row p50 {np.percentile(waits, 50):.2f} s, "
+          f"p99 {np.percentile(waits, 99):.2f} s; network and all for one image p50 {np.percentile(own, 50):.2f} s, "
+          f"p99 {np.percentile(own, 99):.2f} s; load {os.getloadavg()[0]:.1f}")  # fmt: skip
 
 
 def memory(run: Path, work: Path, images: int, seed: int) -> list[str]:
     """Memory of the process while many images come and are moved away."""
     rng, folder, table = np.random.default_rng(seed), work / "arriving", work / "table.csv"
     folder.mkdir()
-    sizes: list[tuple[int, float]] = []
+    marks = [images // 10, images // 4, images // 2, images]
+    sizes: list[float] = []
     with watching(
-        run, folder, "--out", table, "--move", work / "kinds", "--every", 0.1, "--settle", 0, "--quiet"
+        run, folder, "--out", table, "--move", work / "kinds", "--every", 0.05, "--settle", 0, "--quiet"
     ) as process:
         written = 0
-        while written < images:
+        while len(sizes) < len(marks):
             waiting = sum(1 for _ in folder.iterdir())
             for _ in range(min(64 - waiting, images - written)):
                 hidden = folder / f".{written}.png"
                 hidden.write_bytes(picture(rng))
                 hidden.rename(folder / f"{written:06d}.png")
                 written += 1
-            time.sleep(0.2)
-            done = written - waiting
+            time.sleep(0.1)
             if process.poll() is not None:
                 return ["ended by itself"]
-            if done >= (len(sizes) + 1) * images // 10:
-                # Not what libraries have mapped, which the system takes away and gives back as it likes.
+            if written - waiting >= marks[len(sizes)]:
+                # Anonymous: without what libraries have mapped, which the system takes away and gives back as it likes.
                 status = Path(f"/proc/{process.pid}/status").read_text()
-                sizes.append((done, int(status.split("RssAnon:")[1].split()[0]) * 1024 / 1e6))
-                print(f"  {sizes[-1][0]} images: {sizes[-1][1]:.0f} MB", flush=True)
-    growth = sizes[-1][1] - sizes[1][1]
-    return [f"grew by {growth:.0f} MB from the second tenth on"] if growth > 20 else []
+                own, all_of_it = (int(status.split(name)[1].split()[0]) / 1000 for name in ("RssAnon:", "VmRSS:"))
+                sizes.append(own)
+                print(f"  {written - waiting} images: {own:.0f} MB anonymous, {all_of_it:.0f} MB resident", flush=True)
+    growth = sizes[-1] - sizes[0]
+    return [f"grew by {growth:.0f} MB"] if growth > 20 else []
 
 
 def main() -> int:
@@ -410,23 +454,24 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--pause", type=float, default=0.05, help="kills: mean seconds from one file to the next")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, help="latency: folder that keeps the images and the run")
     given = parser.parse_args()
-    images = given.images or {"kills": 2000, "disk": 150, "latency": 300, "memory": 10_000}[given.what]
+    images = given.images or {"kills": 2000, "disk": 150, "latency": 60, "memory": 10_000}[given.what]
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
+        if given.what == "latency":
+            latency(given.work or work, images, given.seed)
+            return 0
         line = small_line(work / "line")
         with ForkServer() as server:
-            recipe = recipes(line)[2]
-            made = server.run(*recipe.command(work / "run"))
+            made = server.run(*recipes(line)[2].command(work / "run"), *LITTLE)
             if made.code:
                 raise SystemExit(made.output)
             if given.what == "kills":
                 problems = kills(server, work / "run", work, images, given.kills, given.seed, given.pause)
             elif given.what == "disk":
                 problems = disk(server, work / "run", work, images, given.seed)
-        if given.what == "latency":
-            problems = latency(work / "run", work, images, given.seed)
-        elif given.what == "memory":
+        if given.what == "memory":
             problems = memory(work / "run", work, images, given.seed)
     for problem in problems:
         print(f"FAILED: {problem}")

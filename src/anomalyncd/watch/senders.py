@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import http.client
 import os
-import ssl
 import threading
 import time
-from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import SplitResult, unquote, urlsplit
 
-from ..errors import AnomalyNCDError, SettingsError
-from .ledger import Ledger, Message
+from ..errors import AnomalyNCDError
+from .ledger import Ledger
+from .lines import Line, Webhook
+from .mqtt import Mqtt
 
-SECONDS = 10.0  # until the other side must have answered
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds between attempts, doubled each time
 LOOK_SECONDS = 0.5  # between looks whether there is a new message
 TOGETHER = 50  # messages that are read at once
-
-
-class Line(Protocol):
-    """A way to the other side."""
-
-    name: str
-
-    def send(self, message: Message) -> None:
-        """Return once the other side has taken it; an OSError says that it has not."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class Sender:
@@ -90,7 +74,7 @@ class Sender:
                 for message in messages:
                     if self._stop.is_set():
                         break
-                    self.line.send(message)
+                    self.line.send(message, ledger)
                     self._taken = message.seq
                     ledger.message_taken(self.line.name, message.seq)
                     self._waiting -= 1
@@ -108,102 +92,6 @@ class Sender:
             ledger.close()
 
 
-class Webhook:
-    """POST of JSON to an address; any status of 200 … 299 is a yes, all others a no, redirects too.
-
-    The header `Idempotency-Key` has the id of the message. A token, from the environment, is sent as `Authorization`.
-    """
-
-    name = "webhook"
-
-    def __init__(self, url: str, token: str | None = None) -> None:
-        parts = _parts(url, "--webhook", ("http", "https"))
-        self._make: Callable[[], http.client.HTTPConnection]
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            self._make = lambda: http.client.HTTPSConnection(
-                parts.hostname or "", parts.port, timeout=SECONDS, context=context
-            )
-        else:
-            self._make = lambda: http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=SECONDS)
-        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        self._connection: http.client.HTTPConnection | None = None
-
-    def send(self, message: Message) -> None:
-        self._connection = self._connection or self._make()
-        self._connection.request(
-            "POST", self._path, message.body.encode(), {**self._headers, "Idempotency-Key": message.id}
-        )
-        answer = self._connection.getresponse()
-        answer.read()
-        if not 200 <= answer.status < 300:
-            raise OSError(f"expected a status of 200 … 299, but got {answer.status} {answer.reason}")
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-class Mqtt:
-    """Publish JSON on a topic, with quality of service 2: the broker has each once, unless the process is killed between."""
-
-    name = "mqtt"
-
-    def __init__(self, url: str, client: str, password: str | None = None) -> None:
-        if find_spec("paho") is None:
-            raise SettingsError("--mqtt needs paho-mqtt: pip install 'anomalyncd[mqtt]'.")
-        parts = _parts(url, "--mqtt", ("mqtt", "mqtts"))
-        self._topic = unquote(parts.path).strip("/")
-        if not self._topic or any(letter in self._topic for letter in "+#\0"):
-            raise SettingsError(
-                "--mqtt: expected a topic after the host, without + and #, as mqtt://host/line1/defects."
-            )
-        self._host, self._tls = parts.hostname or "", parts.scheme == "mqtts"
-        self._port = parts.port or (8883 if self._tls else 1883)
-        self._user, self._password, self._id = parts.username, password, client
-        self._client: Any = None
-
-    def send(self, message: Message) -> None:
-        if self._client is None:
-            self._connect()
-        published = self._client.publish(self._topic, message.body.encode(), qos=2)
-        published.wait_for_publish(SECONDS)
-        if not published.is_published():
-            raise OSError(f"no answer of the broker within {SECONDS:g} s")
-
-    def close(self) -> None:
-        if self._client is not None:
-            client, self._client = self._client, None
-            client.disconnect()
-            client.loop_stop()
-
-    def _connect(self) -> None:
-        from paho.mqtt.client import Client
-        from paho.mqtt.enums import CallbackAPIVersion
-
-        client = Client(CallbackAPIVersion.VERSION2, client_id=self._id, clean_session=True)
-        if self._user:
-            client.username_pw_set(unquote(self._user), self._password)
-        if self._tls:
-            client.tls_set()
-        connected = threading.Event()
-        refused: list[str] = []
-
-        def on_connect(_client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-            if reason.is_failure:
-                refused.append(str(reason))
-            connected.set()
-
-        client.on_connect = on_connect
-        client.connect(self._host, self._port, keepalive=30)
-        client.loop_start()
-        self._client = client
-        if not connected.wait(SECONDS) or refused:
-            raise OSError(f"the broker did not let us in ({', '.join(refused) or 'no answer'})")
-
-
 def make_lines(webhook: str | None, mqtt: str | None, client: str) -> list[Line]:
     """Those that were asked for; secrets come from the environment, where no list of processes shows them."""
     lines: list[Line] = []
@@ -212,17 +100,3 @@ def make_lines(webhook: str | None, mqtt: str | None, client: str) -> list[Line]
     if mqtt is not None:
         lines.append(Mqtt(mqtt, client, os.environ.get("ANOMALYNCD_MQTT_PASSWORD")))
     return lines
-
-
-def _parts(url: str, option: str, schemes: tuple[str, ...]) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        if parts.scheme in schemes and parts.hostname and parts.port != 0 and "#" not in url:
-            if not parts.password:
-                return parts
-            raise SettingsError(f"{option}: a password does not belong into an address. Put it into the environment.")
-    except SettingsError:
-        raise
-    except ValueError:  # a port that is none
-        pass
-    raise SettingsError(f"{option}: expected an address as {schemes[0]}://host:port/path, but got {url!r}.")
