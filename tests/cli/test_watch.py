@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from typer.main import get_command
 
+from anomalyncd.cli import app
 from command import call, fail
 from scenes import KINDS, fit, write_scenes
 
@@ -118,3 +121,23 @@ import anomalyncd.cli, anomalyncd.runtime, anomalyncd.watch.places, anomalyncd.w
 def test_an_exported_run_is_watched_without_torch_and_the_libraries_of_pages() -> None:
     absent = "torch,timm,torchvision,sklearn,scipy,matplotlib,jinja2,fastapi,starlette,uvicorn,prometheus_client,paho"
     subprocess.run([sys.executable, "-c", LITTLE, absent], check=True)
+
+
+def test_the_services_of_the_docs_are_ones(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "every-day.md").read_text("utf-8").partition("### As a service")[2]
+    text = text.partition("### ")[0]
+    known = {option for parameter in get_command(app).commands["watch"].params for option in parameter.opts}
+    calls = [set(re.findall(r" (--[a-z-]+)", call)) for call in re.findall(r"watch (?:/|D:).*", text)]
+    assert len(calls) == 3 and all({"--out", "--quiet"} <= options <= known for options in calls)
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd")
+    unit = "".join(
+        f"{line[4:]}\n" for line in re.findall(r"    \[Unit\].*?multi-user.target", text, re.S)[0].splitlines()
+    )
+    for there, here in (("/opt/anomalyncd/bin/anomalyncd", "/bin/true"), ("User=inspector", "User=root")):
+        assert there in unit
+        unit = unit.replace(there, here)
+    (tmp_path / "line1.service").write_text(unit)
+    found = subprocess.run([analyze, "verify", tmp_path / "line1.service"], capture_output=True, text=True)
+    assert "line1.service" not in found.stderr, found.stderr
