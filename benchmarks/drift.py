@@ -1,7 +1,7 @@
 """Drift: how often a stable line is reported, and whether a light that grows is reported before false alarms double.
 
 python benchmarks/drift.py stable --lines 300      made-up streams, four at a time
-python benchmarks/drift.py brighter                images of the demo line through PatchCore and DINOv2-S, 112 pixels
+python benchmarks/drift.py brighter                images of the demo line through PatchCore and DINOv2-S, 84 pixels
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from anomalyncd.demo import iter_line
 from anomalyncd.watch.classing import light
 from anomalyncd.watch.drift import BLOCK, RATE, REFERENCE, STREAMS, WINDOW, DriftMonitor
 
-SIDE = 112  # pixels of an image, and of everything that the network sees
+SIDE = 84  # pixels of an image, and of everything that the network sees
 LIGHT = 115.0  # mean grey value of the line
 SENSITIVITY = 0.05  # a line that is drawn loosely: false alarms are frequent enough to count
-STABLE, GROWING, MOST = 1600, 2000, 4000  # images before the light grows; until it has by GROWTH; at most
+STABLE, GROWING, MOST = 1200, 2000, 4000  # images before the light grows; until it has by GROWTH; at most
 GROWTH = 0.1
 TOGETHER = 20  # images that the network sees at once
 SEEN = 200  # images whose share of false alarms is looked at
@@ -72,15 +72,15 @@ def as_image(values: np.ndarray) -> np.ndarray:
 
 
 def fitted(place: Path) -> AnomalyNCD:
-    """A run of 100 good images and two kinds of defect, with PatchCore and the default network."""
-    for k, image in enumerate(islice(normal_images(1), 100)):
+    """A run of 60 good images and two kinds of defect, with PatchCore and the default network."""
+    for k, image in enumerate(islice(normal_images(1), 60)):
         _write(place / "images" / "good" / f"{k:03d}.png", image)
     kinds = iter_line(n_per_class=6, n_normal=1, n_combined=0, size=SIDE, kinds=["hole", "scratch"], seed=2)
     for k, made in enumerate(made for made in kinds if made.label != "good"):
         _write(place / "images" / made.label / f"{k:03d}.png", made.image / made.image.mean() * LIGHT)
     model = AnomalyNCD(
         3, model={"input_size": SIDE, "image_size": SIDE}, crop={"size": SIDE},
-        detect={"false_alarms": SENSITIVITY, "settings": {"size": SIDE, "map_size": SIDE}},
+        detect={"false_alarms": SENSITIVITY, "settings": {"size": SIDE, "map_size": SIDE, "bank_size": 1500}},
     )  # fmt: skip
     return model.fit(place / "images", detector="patchcore", normal=place / "images" / "good", run=place / "run")
 

@@ -378,7 +378,7 @@ def real_run(work: Path) -> tuple[Path, Path]:
     return images, run
 
 
-def latency(work: Path, images: int, seed: int) -> None:
+def latency(work: Path, images: int, seed: int, pause: float = 2.0) -> None:
     """Write one file after the other and see when its row is there; beside it, what the network needs for it."""
     from anomalyncd.data.dataset import Sample
     from anomalyncd.data.images import read_image
@@ -393,7 +393,6 @@ def latency(work: Path, images: int, seed: int) -> None:
             predictor.classify(found)
         own += [time.perf_counter() - started] * (k >= 4)  # the first ones warm up
     del predictor
-    pause = max(0.5, 2 * float(np.median(own)))
     with tempfile.TemporaryDirectory() as place:
         folder, table = Path(place) / "arriving", Path(place) / "table.sqlite"
         folder.mkdir()

@@ -13,6 +13,7 @@ import pytest
 
 from anomalyncd.errors import SettingsError
 from anomalyncd.watch import mqtt as mqtt_module
+from anomalyncd.watch import senders
 from anomalyncd.watch.columns import Entry
 from anomalyncd.watch.ledger import Ledger, content_id
 from anomalyncd.watch.mqtt import Mqtt
@@ -105,6 +106,25 @@ def test_a_broker_that_forgot_the_session_gets_the_message_again(
     line.close()
     until(receiver, 1)
     assert receiver.taken == {message.id: 1}
+
+
+def test_a_broker_that_is_away_gets_all_when_it_is_back(
+    other_side: tuple[Receiver, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(senders, "FIRST_REST", 0.01)
+    receiver, url = other_side
+    ledger = filled(tmp_path / "a.watch", 3)
+    away = Sender(Mqtt("mqtt://127.0.0.1:9/line/defects", "anomalyncd-test"), ledger.path, tables=False)
+    end = time.monotonic() + 60
+    while not away.problem and time.monotonic() < end:
+        time.sleep(0.01)
+    away.close(60)
+    assert "refused" in away.problem and ledger.waiting("mqtt") == 3
+    back = Sender(Mqtt(url, "anomalyncd-test"), ledger.path, tables=False)
+    back.drain(ledger, 60)
+    back.close(60)
+    until(receiver, 3)
+    assert len(receiver.counted) == 3 and receiver.again == 0
 
 
 def test_without_paho_the_extra_is_named(monkeypatch) -> None:

@@ -12,7 +12,7 @@ from anomalyncd.watch import senders
 from anomalyncd.watch.columns import Entry
 from anomalyncd.watch.ledger import Ledger, content_id
 from anomalyncd.watch.lines import Webhook
-from anomalyncd.watch.senders import Sender, make_lines
+from anomalyncd.watch.senders import LastTaken, Sender, make_lines
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from watch import webhook
@@ -63,3 +63,14 @@ def test_the_message_says_who_sent_it(monkeypatch) -> None:
     monkeypatch.setenv("ANOMALYNCD_WEBHOOK_TOKEN", "a secret")
     (line,) = make_lines("http://h/x?y=1", None, "x")
     assert line._headers["Authorization"] == "Bearer a secret" and line._path == "/x?y=1"
+
+
+def test_a_message_that_was_taken_before_a_kill_could_be_noted_is_not_sent_again(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "a.watch", 3, "webhook")
+    first, *others = ledger.messages("webhook", 0, 3)
+    LastTaken(tmp_path / "a.watch-webhook").set(first.id)
+    with webhook(np.random.default_rng(0)) as (receiver, url):
+        sender = Sender(Webhook(url), ledger.path, tables=False)
+        sender.drain(ledger, 60)
+        sender.close(60)
+    assert receiver.taken == {message.id: 1 for message in others}
