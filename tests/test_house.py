@@ -27,11 +27,11 @@ FLOORS = (
     ("run.evaluate", "known.given", "discovery.fit", "discovery.relearn", "discovery.update", "steps", "guide"),
     ("estimator", "runtime", "ray", "demo"),
     ("report", "serve", "export"),
-    ("review", "bench", "watch", "day"),
+    ("review", "bench", "watch", "day", "plot"),
     ("studio",),
     ("cli",),
 )
-UPPER = ("report", "review", "serve", "export", "bench", "watch", "day", "studio", "cli")
+UPPER = ("report", "review", "serve", "export", "bench", "watch", "day", "plot", "studio", "cli")
 # A run is read through FinishedRun and the estimator. These are not ways to read one: names of files, the work folders of
 # bench, tables and folders that a user asked for, and functions that do a whole job.
 OPEN_TO_UPPER = {

@@ -5,31 +5,31 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import NotFittedError
 
 from .config import Config, make_config
 from .data.dataset import Dataset
 from .data.gather import Base, Sources, gather, gather_base, gather_normal
-from .detect.base import Detector
 from .discovery.classify import Prediction, Predictor
-from .discovery.fit import discover
 from .discovery.model import DiscoveryModel
-from .discovery.update import Update, update_run
 from .errors import DataError, RunError, SettingsError, WrongTypeError
-from .guide.copies import copies
-from .guide.suggest import Suggestions, suggest
-from .known.given import KnownKinds, gather_known
-from .model.device import choose_device
 from .paths import path_of, resolved
 from .progress import Silent
 from .run.finished import FinishedRun
 from .run.folder import IMAGES_TABLE, LOG, RunFolder
 from .run.log import logging_to
-from .run.stages import Stages
+
+if TYPE_CHECKING:  # imported where they are called: torch is needed to learn and to predict, not to import this
+    from .detect.base import Detector
+    from .discovery.update import Update
+    from .guide.suggest import Suggestions
+    from .known.given import KnownKinds
 
 
 class NotFitted(SettingsError, NotFittedError):  # type: ignore[misc]
@@ -151,6 +151,11 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         run : folder that keeps every stage, so that a second call goes on where the first one ended
         force : learn classes anew even where people named or corrected those of the run; a copy of that is kept in it
         """
+        from .detect.base import Detector
+        from .discovery.fit import discover
+        from .known.given import gather_known
+        from .run.stages import Stages
+
         made = detector if isinstance(detector, Detector) else None
         if made is None and not isinstance(detector, str | None):
             raise WrongTypeError(f"detector: expected a name or a detector, but got {type(detector).__name__}.")
@@ -206,6 +211,30 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         dataset = self._fitted.gather(images, maps, masks)
         return self.predictor(bare=dataset.is_bare)(dataset, self._progress)
 
+    def fit_predict(self, images: Sources | Dataset, y: object = None, **inputs: Any) -> npt.NDArray[np.int64]:
+        """Fit, and return `labels_`; arguments as in `fit`."""
+        return self.fit(images, y, **inputs).labels_
+
+    def predict_proba(
+        self, images: Sources | Dataset, *, maps: Sources | None = None, masks: Sources | None = None
+    ) -> npt.NDArray[np.float64]:
+        """(N, K) probabilities of new images, columns in the order of `classes_`; arguments as in `predict`.
+
+        A row is all 0 where the image is unknown. Files that cannot be read have no row: `predict` lists them.
+        """
+        return self.predict(images, maps=maps, masks=masks).probabilities
+
+    def region_features(self) -> pd.DataFrame:
+        """What the classes were made from: a row for each of `regions_`, in its order, and a column for each of D features.
+
+        Rows are unit vectors, indexed by `image` and `region`. It has no column where nothing was learned.
+        """
+        run = self._fitted
+        classifier = run.model.classifier
+        vectors = np.empty((len(run.regions), 0)) if classifier is None else classifier.space.transform(run.features)
+        index = pd.MultiIndex.from_frame(run.regions[["image", "region"]])
+        return pd.DataFrame(vectors, index=index, columns=[f"f_{k}" for k in range(vectors.shape[1])])
+
     @property
     def detector_name(self) -> str | None:
         """Of the detector that is stored with the run; None where maps or masks were given."""
@@ -228,6 +257,8 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Arguments as in `predict`, and labels of new images, or of those of the run, as in `fit`. Afterwards `labels_`
         and all else are those of the old and the new images.
         """
+        from .discovery.update import update_run
+
         run = self._fitted
         dataset = run.gather(images, maps, masks)
         dataset.check_outside(run.path)
@@ -238,10 +269,14 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def suggest(self, n: int = 5) -> Suggestions:
         """What a person should look at next: n regions (rows of `regions_`), and classes that may be one or two."""
+        from .guide.suggest import suggest
+
         return suggest(self._fitted, n)
 
     def copies(self) -> list[list[str]]:
         """Groups of images that are copies of each other, or shots of the same part; empty where the run cannot tell."""
+        from .guide.copies import copies
+
         store = self._fitted.store
         groups = [] if store.scenes is None else copies(store.scenes)
         return [[store.images[place].id for place in group] for group in groups]
@@ -262,6 +297,8 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     @classmethod
     def load(cls, path: str | Path, *, device: str = "auto", progress: Silent | None = None) -> AnomalyNCD:
         """Read a folder that `save` or `discover` wrote."""
+        from .model.device import choose_device
+
         choose_device(device)
         run = FinishedRun(path_of(path, "path").absolute(), device=device)
         self = cls(progress=progress, **run.model.config.differences())

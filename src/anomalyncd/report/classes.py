@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ from ..labels import NORMAL
 from ..run.finished import FinishedRun
 from ..run.folder import CLASS_SHEET
 from . import canvas
-from .canvas import PICTURES, Mask, Picture, centred, colours, fitted, font, overlay, shorten, to_png, wrap
+from .canvas import PICTURES, Mask, Picture, centred, colours, fitted, font, overlay, save_figure, shorten, to_png, wrap
 from .cards import choose
 from .source import ReportSource, image_chances
 
@@ -54,10 +53,16 @@ Scale = tuple[float, float] | None  # low and high of the maps
 
 
 def draw_classes(run: FinishedRun) -> Path | None:
-    """Draw the surest regions of each class of a run, one of an image as long as there are enough.
+    """Draw the surest regions of each class of a run into it; None where the run has no region."""
+    sheet = classes_picture(run)
+    if sheet is None:
+        return None
+    run.folder.write(CLASS_SHEET, to_png(sheet))
+    return run.path / CLASS_SHEET
 
-    Returns the picture, or None where the run has no region.
-    """
+
+def classes_picture(run: FinishedRun) -> Picture | None:
+    """The surest regions of each class, one of an image as long as there are enough; None where the run has no region."""
     if run.regions.empty:
         return None
     source, rows = ReportSource(run), []
@@ -68,8 +73,7 @@ def draw_classes(run: FinishedRun) -> Path | None:
         title = source.look(label).name + (" (false alarms)" if label == NORMAL else "")
         crops = [run.crop(row) for row in choose(members, np.zeros(len(members)), CROPS, 0)[0]]
         rows.append((title, f"{counts}\n{source.truth(label, '{}: {:.0f} %')}", crops))
-    run.folder.write(CLASS_SHEET, to_png(class_sheet(rows, f"Classes found in {len(run.images)} images")))
-    return run.path / CLASS_SHEET
+    return class_sheet(rows, f"Classes found in {len(run.images)} images")
 
 
 def draw_class_sheets(run: FinishedRun) -> list[Path]:
@@ -144,7 +148,12 @@ def count_range(found: Mapping[str, Any] | None) -> str:
 
 
 def draw_count(run: FinishedRun) -> Path | None:
-    """Draw what each way of counting says about the number of kinds, with the choice marked; None where it was given."""
+    """Draw what each way of counting says about the number of kinds into a run; None where it was given."""
+    return save_figure(count_figure(run), run, f"{PICTURES}/count.png")
+
+
+def count_figure(run: FinishedRun) -> Figure | None:
+    """What each way of counting says about the number of kinds, with the choice marked; None where it was given."""
     found = run.count
     if not found or not found["answers"]:
         return None
@@ -161,10 +170,7 @@ def draw_count(run: FinishedRun) -> Path | None:
     axis.set_xlabel("number of kinds of region")
     axis.set_title(textwrap.fill(count_sentence(found), 80), fontsize=10)
     axis.legend(frameon=False, fontsize=8)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    run.folder.write(f"{PICTURES}/count.png", buffer.getvalue())
-    return run.path / PICTURES / "count.png"
+    return figure
 
 
 def _choose(n_images: int) -> tuple[range, range]:

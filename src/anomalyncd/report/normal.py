@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from ..labels import NORMAL
 from ..run.finished import FinishedRun
 from ..run.folder import NORMAL_SCORES
-from .canvas import PICTURES
+from .canvas import PICTURES, save_figure
 
 NORMAL_PICTURE = f"{PICTURES}/normal.png"
 TITLE = "How normal images score, and where the line is"
@@ -152,6 +151,11 @@ def score_chart(run: FinishedRun) -> dict[str, Any] | None:
 
 def draw_normal(run: FinishedRun) -> Path | None:
     """Draw the same as a picture in the run; None where the run noted nothing."""
+    return save_figure(score_figure(run), run, NORMAL_PICTURE)
+
+
+def score_figure(run: FinishedRun) -> Figure | None:
+    """The same as a figure; None where the run noted nothing."""
     found = read_scores(run)
     if found is None:
         return None
@@ -174,7 +178,4 @@ def draw_normal(run: FinishedRun) -> Path | None:
     axes.set_xlabel("score of an image\n\n" + "\n".join(textwrap.wrap(found.sentence, 85)))
     axes.set_ylabel("% of these images")
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize=9)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    run.folder.write(NORMAL_PICTURE, buffer.getvalue())
-    return run.path / NORMAL_PICTURE
+    return figure
