@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+FALLBACK_VERSION = "0.1.0"  # of a tree without tags, see tools/version.py
+try:
+    __version__ = version("anomalyncd")
+except PackageNotFoundError:  # not installed
+    __version__ = FALLBACK_VERSION
 
 if TYPE_CHECKING:
     from .adapters.anomalib import from_anomalib
