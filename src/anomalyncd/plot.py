@@ -82,7 +82,15 @@ def class_map(model: Model) -> Figure:
     for label in source.labels:
         of_class, look = places[labels[kept] == label], source.look(label)
         if len(of_class):
-            axes.scatter(*of_class.T, s=30, alpha=0.8, c=look.colour, marker=MARKERS[look.shape], label=look.name)
+            axes.scatter(
+                of_class[:, 0],
+                of_class[:, 1],
+                s=30,
+                alpha=0.8,
+                c=look.colour,
+                marker=MARKERS[look.shape],
+                label=look.name,
+            )
     axes.set_xticks([])
     axes.set_yticks([])
     axes.set_aspect("equal")

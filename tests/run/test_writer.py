@@ -15,7 +15,7 @@ import pytest
 
 from anomalyncd.errors import RunError, SettingsError
 from anomalyncd.run import writer
-from anomalyncd.run.writer import MACHINE, TableWriter, check_table, safe_cells
+from anomalyncd.run.writer import MACHINE, TableWriter, check_table
 from scenes import write_table
 
 
@@ -125,14 +125,6 @@ def test_a_day_later_nobody_writes_to_a_file_of_another_machine_any_more(age: in
     with TableWriter(tmp_path / "t.csv") as table:
         table.add(pd.DataFrame({"a": [1]}))
     assert left.exists() is there and other.exists()
-
-
-def test_cells_that_a_spreadsheet_would_compute() -> None:
-    table = pd.DataFrame({"image": ["=1", "a", "@x", "+1", "-1", "\tx"], "label": [-1, 1, 2, 3, 4, 5], "p": [-0.5] * 6})
-    safe = safe_cells(table)
-    assert safe["image"].tolist() == ["'=1", "a", "'@x", "'+1", "'-1", "'\tx"]
-    assert safe["label"].tolist() == [-1, 1, 2, 3, 4, 5] and safe["p"].tolist() == [-0.5] * 6
-    assert table["image"][0] == "=1"
 
 
 def test_nothing_added_makes_an_empty_file(tmp_path: Path) -> None:

@@ -46,8 +46,9 @@ def predict(
     quiet: opt.Quiet = False,
 ) -> None:
     """Class new IMAGES with the model of a run."""
+    from ..export.cells import safe_cells
     from ..paths import resolved
-    from ..run.writer import TableWriter, check_table, safe_cells
+    from ..run.writer import TableWriter, check_table
 
     if engine not in ("local", "ray"):
         raise SettingsError(f"--engine must be local or ray, but got {engine!r}.")

@@ -9,8 +9,8 @@ from typing import Any
 from ..errors import DataError, SettingsError
 from ..progress import Silent
 from ..run.finished import FinishedRun
-from ..run.writer import safe_cells
 from . import boxes, formats
+from .cells import safe_cells
 from .source import Results
 from .target import MARKER, check_outside, whole_folder, write_json
 from .xlsx import check_xlsx, write_xlsx

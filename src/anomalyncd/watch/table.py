@@ -12,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from ..errors import RunError, SettingsError
-from ..run.writer import TableWriter, check_table, safe_cell
+from ..export.cells import safe_cell
+from ..run.writer import TableWriter, check_table
 from .columns import IMAGE_COLUMNS, TEXT, WATCHED_REGIONS, WHOLE, Row
 from .ledger import Ledger
 
@@ -35,7 +36,7 @@ class CsvTable(GrowingTable):
     The ledger knows how long each file was when all was well, and keeps rows until they are beyond doubt in it. Whatever
     a killed process, or a full disk, let through of them is the beginning of the same bytes, and only the rest is added.
 
-    quote : see `run.writer.safe_cell`
+    quote : see `export.cells.safe_cell`
     """
 
     def __init__(self, path: Path, ledger: Ledger, *, quote: bool = False) -> None:
