@@ -80,6 +80,7 @@ def test_wrong_preset_names_the_right_ones(preset: object) -> None:
         ({"n_classes": 10**12}, "n_classes"),
         ({"random_state": 2**32}, "random_state: .* 4294967295, but got 4294967296."),
         ({"binarize": {"min_map_size": 10**7}}, "binarize.min_map_size: .*4096"),
+        ({"features": {"image": 1e308}}, "image must be at most 1,000,000, but got 1e.308"),
         ({"crop": {"size": 100}}, r"crop.size \(100\) must be at least model.input_size \(224\)"),
         ({"features": {"patches": 0, "image": 0}}, "at least one of class_token, patches and image"),
         ({"features": {"surround": 0}}, "no setting features.surround any more: see features.image."),

@@ -59,7 +59,7 @@ def test_names() -> None:
     assert named([str(number) for number in range(7)]).endswith("and 2 more") and named(["a", "b"]) == "a, b"
 
 
-@pytest.mark.parametrize("value", [None, 5, 1.5, Path("."), [1], [["a"]], np.zeros((2, 2)), b"abc"])
+@pytest.mark.parametrize("value", [None, 5, 1.5, Path("."), [1], [["a"]], np.zeros((2, 2)), np.array(5), b"abc"])
 def test_what_is_no_name_is_told(value: object) -> None:
     with pytest.raises(WrongTypeError, match="exclude: expected names, but got"):
         names_of(value, "exclude")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from .errors import DataError, WrongTypeError
 
@@ -37,7 +38,7 @@ def path_of(value: object, what: str) -> Path:
     return path
 
 
-def names_of(value: object, what: str) -> set[str]:
+def names_of(value: Any, what: str) -> set[str]:
     """The names that a caller gave as `what`, one or several.
 
     Examples
@@ -45,8 +46,11 @@ def names_of(value: object, what: str) -> set[str]:
     >>> sorted(names_of(["good", "hole"], "exclude")), names_of("good", "exclude")
     (['good', 'hole'], {'good'})
     """
-    listed = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else None
-    if listed is None or not all(isinstance(name, str) for name in listed):
+    try:
+        listed = [value] if isinstance(value, str) else list(value)
+    except TypeError:  # an array without an axis calls itself iterable
+        listed = [None]
+    if not all(isinstance(name, str) for name in listed):
         raise WrongTypeError(f"{what}: expected names, but got {type(value).__name__}.")
     return set(listed)
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+LARGEST = 1e6  # far above what any setting means, and its square is still a float32
 
 
 class Section(BaseModel):
+    """Settings that go together."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="after")
+    def _no_number_that_overflows(self) -> Self:
+        for name, value in self:
+            if isinstance(value, float) and abs(value) > LARGEST:
+                raise ValueError(f"{name} must be at most {LARGEST:,.0f}, but got {value:g}")
+        return self
 
 
 class DetectConfig(Section):

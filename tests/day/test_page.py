@@ -129,6 +129,8 @@ def test_a_table_of_predict_takes_the_times_of_its_files(tmp_path: Path) -> None
     table.to_csv(tmp_path / "new.csv", index=False)
     alone = read_table(tmp_path / "new.csv")
     assert alone.days == [""] and day_figures(alone, "").n_images == 4
+    with pytest.raises(DataError, match="not valid UTF-8"):
+        read_table(tmp_path / "new.csv", root=Path("\udc80"))
     found = read_table(tmp_path / "new.csv", root=tmp_path)
     figures = write_day(found, tmp_path / "new.html")
     assert len(figures.day) == 10 and "NA" in [kind.look.name for kind in figures.kinds]

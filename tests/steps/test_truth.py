@@ -47,3 +47,10 @@ def test_without_masks_and_names_of_normal_there_is_no_truth(made):
     labelled = Dataset([Sample(s.id, s.image, label=s.label) for s in truth])
     found = evaluate_maps(samples, scores, labelled, make_config({}), Silent())
     assert found.image_auroc == 0.5 and found.aupro is None
+
+
+def test_an_image_that_no_mask_is_about_is_normal(made):
+    samples, scores, truth = made
+    fewer = Dataset(truth.samples[:2], masked=True)
+    found = evaluate_maps(samples, scores, fewer, make_config({}), Silent())
+    assert found.aupro == evaluate_maps(samples, scores, truth, make_config({}), Silent()).aupro

@@ -143,11 +143,10 @@ def _files(images: pd.DataFrame, root: Path | None) -> pd.Series:
     """Where each image lies, "" where nothing tells."""
     if "file" in images:
         return images["file"].fillna("").astype(str)
-    folder = "" if root is None else f"{root}{os.sep}"
     names = images["image"].astype(str)
     if root is None:
         return names.where(names.map(os.path.isabs), "")
-    return folder + names
+    return f"{path_of(root, '--images')}{os.sep}" + names
 
 
 def _times(images: pd.DataFrame, column: str, path: Path) -> pd.Series:

@@ -147,7 +147,7 @@ class MaskComparison:
         for sample in samples:
             advance()
             assert sample.map is not None
-            mask = self.mask_of[sample.id]
+            mask = self.mask_of.get(sample.id)
             try:
                 # Normal images count as many pixels as the others, however small their maps are.
                 true = np.zeros(self.sizes[sample.id], bool) if mask is None else read_mask(mask)
