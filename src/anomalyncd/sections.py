@@ -6,7 +6,6 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-
 LARGEST = 1e6  # far above what any setting means, and its square is still a float32
 
 
