@@ -59,6 +59,19 @@ def _digest(arrays: Mapping[str, npt.NDArray[Any]], notes: Mapping[str, str]) ->
     return digest.hexdigest()
 
 
+def from_json(text: str) -> Any:
+    """What JSON holds; a ValueError also where it names half a character, which no file can hold.
+
+    Examples
+    --------
+    >>> from_json('["dent"]')
+    ['dent']
+    """
+    found = json.loads(text)
+    json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
 def sha256(content: Path | bytes) -> str:
     """SHA-256 of a file's content, or of bytes, as hexadecimal digits.
 

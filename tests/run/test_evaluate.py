@@ -79,6 +79,9 @@ def test_names_of_the_normal_class_and_probabilities(tmp_path: Path, monkeypatch
     ):
         evaluate_run(a_run(tmp_path, true_label=["fine", "x", None, "y"], probability=odd))
         assert (seen[-1][0][2] is not None) is known
+    run.__dict__["images"] = run.images.drop(columns="probability")
+    evaluate_run(run)
+    assert seen[-1][0][2] is None
 
 
 def test_a_table_of_labels(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_names_that_people_gave(tmp_path: Path) -> None:
     assert read_names(tmp_path) == {}
     (tmp_path / "classes.json").write_text('{"1": "dent", "0": "normal"}')
     assert read_names(tmp_path) == {1: "dent", 0: "normal"}
-    for wrong in ('{"one": "dent"}', "[1]", "nonsense"):
+    for wrong in ('{"one": "dent"}', "[1]", "nonsense", '{"1": "\\ud800"}'):
         (tmp_path / "classes.json").write_text(wrong)
         with pytest.raises(RunError, match="expected names of classes as"):
             read_names(tmp_path)

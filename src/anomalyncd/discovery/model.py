@@ -18,7 +18,7 @@ from ..assign.product import Product, fit_product
 from ..assign.unknown import UnknownScore, fit_unknown
 from ..binarize.base import Binarizer
 from ..binarize.prepare import restore_binarizer
-from ..checksums import seal, unseal
+from ..checksums import from_json, seal, unseal
 from ..config import Config, make_config
 from ..data.dataset import Dataset
 from ..data.gather import Sources, gather
@@ -286,7 +286,7 @@ class DiscoveryModel:
             )
         try:
             tensors, notes = unseal(path)
-            meta = json.loads(notes["anomalyncd"])
+            meta = from_json(notes["anomalyncd"])
             if meta["format"] != FORMAT:
                 raise RunError(f"{path}: written by anomalyncd {meta['version']}, which this version cannot read.")
             config = make_config({**meta["config"], "device": device})

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checksums import from_json
 from ..errors import RunError
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class ActionLog:
     def rows(self) -> list[Row]:
         """All rows, the oldest first."""
         with closing(self._database.execute("SELECT id, kind, body FROM actions ORDER BY id")) as found:
-            return [Row(number, kind, json.loads(body)) for number, kind, body in found]
+            return [Row(number, kind, from_json(body)) for number, kind, body in found]
 
     def find(self, key: str) -> tuple[int, str] | None:
         """Id and request of the row with this key."""

@@ -49,9 +49,9 @@ def evaluate_run(
     if unknown := sorted(set(normal_names or ()) - set(there)):
         raise DataError(f"--normal-label {unknown[0]}: no image has this label; there are {', '.join(there)}.")
     names = tuple(normal_names) if normal_names else tuple(sorted(NORMAL_NAMES))
-    sure = images["probability"][known]
     # A table that was edited by hand may have none; all other figures do without.
-    probabilities = sure if sure.between(0, 1).all() else None
+    sure = images["probability"][known] if "probability" in images else None
+    probabilities = sure if sure is not None and sure.between(0, 1).all() else None
     found = evaluate(truth[known].tolist(), images["label"][known].tolist(), probabilities, normal_names=names)
     return found, len(run.skipped)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from ..checksums import from_json
 from ..errors import AnomalyNCDError, RunError
 from .whole import create
 from .work import KEPT, copy_work, work_of_people
@@ -242,7 +243,7 @@ class RunFolder:
         """What a JSON file holds; None where it is missing or damaged."""
         path = self.place(name)
         try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= LARGEST_TEXT else None
+            return from_json(path.read_text(encoding="utf-8")) if path.stat().st_size <= LARGEST_TEXT else None
         except (OSError, ValueError, RecursionError):
             return None
 

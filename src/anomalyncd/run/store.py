@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 
-from ..checksums import file_marks, seal, unseal
+from ..checksums import file_marks, from_json, seal, unseal
 from ..data.dataset import Sample
 from ..errors import RunError
 from ..learn.classifier import FeatureParts
@@ -166,7 +166,7 @@ class RegionStore:
             parts, notes = unseal(path)
             parts.pop("none", None)
             scenes = parts.pop(SCENES, None)
-            records = json.loads(notes["records"])
+            records = from_json(notes["records"])
             images = [_sound(ImageRecord(**row)) for row in records["images"]]
             found = Extracted(images, [_region(row) for row in records["regions"]], parts=parts, scenes=scenes)
             readable = {record.index for record in images if not record.error}
