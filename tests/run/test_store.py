@@ -230,7 +230,7 @@ def test_a_crop_that_is_damaged_is_said(folder: RunFolder) -> None:
 def test_a_picture_may_be_so_large(more: int, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(folder, 1, Made())
     picture = folder.place("crops/000/000000_0_0.png")
-    monkeypatch.setattr("anomalyncd.run.store.LARGEST_PICTURE", picture.stat().st_size - more)
+    monkeypatch.setattr("anomalyncd.regions.crops.LARGEST_PICTURE", picture.stat().st_size - more)
     assert (read_crop(picture)[0] is None) == bool(more)
 
 
