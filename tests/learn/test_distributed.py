@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
-from anomalyncd.errors import SettingsError
-from anomalyncd.learn.distributed import ALONE, ProcessGroup
+from anomalyncd.errors import DataError, RunError, SettingsError
+from anomalyncd.learn import distributed
+from anomalyncd.learn.distributed import ALONE, LostProcessError, ProcessGroup, join, process_group
 from command import call
 from learn.parallel_scenes import FITS, N_REGIONS, everything
 from scenes import KINDS, write_scenes
@@ -194,3 +196,157 @@ def test_discover_under_torchrun_ends_with_the_tables_of_one_process(tmp_path):
     assert failed.returncode != 0
     assert failed.stderr.count("error: ") == 1 and f"{lost}: a crop of this run is missing" in failed.stderr
     assert not (two / "images.csv").exists() and not [*two.rglob("*.partial")]
+
+
+class Collective:
+    """What `torch.distributed` does for one of several processes, the others being played by what is said here."""
+
+    ReduceOp = torch.distributed.ReduceOp
+
+    def __init__(self):
+        self.sent, self.others, self.ended = [], [], 0
+
+    def all_gather(self, shares, own):
+        assert not own.requires_grad
+        for place, share in enumerate(shares):
+            share.copy_(own if place == self.rank else self.others[place])
+
+    def all_reduce(self, values, how=None):
+        self.sent.append((values.tolist(), how))
+        values.copy_(torch.minimum(values, self.others[0]) if how is not None else values + self.others[0])
+
+    def broadcast(self, values, source):
+        self.sent.append((values.tolist(), source))
+        if self.others:
+            values.copy_(self.others.pop(0))
+
+    def destroy_process_group(self):
+        self.ended += 1
+
+
+@pytest.fixture
+def played(monkeypatch):
+    collective = Collective()
+    monkeypatch.setattr(distributed, "dist", collective)
+    return collective
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rows_of_all_processes_are_gathered_in_order(played, rank):
+    """Five rows of two tensors, three of them here, and the last process computes one twice."""
+    whole = torch.arange(15.0).view(5, 3), torch.arange(10.0).view(5, 2, 1) + 100
+    rows = [[0, 1, 2], [3, 4, 0]]
+    played.rank = rank
+    played.others = [torch.cat([tensor[own].flatten(1) for tensor in whole], dim=1) for own in rows]
+    given = [tensor[rows[rank]].clone().requires_grad_() for tensor in whole]
+    found = ProcessGroup(rank, 2).gather(given, 5)
+    for tensor, expected in zip(found, whole, strict=True):
+        torch.testing.assert_close(tensor.detach(), expected)
+    (found[0] * torch.arange(5.0)[:, None]).sum().backward()
+    expected = [0.0, 1.0, 2.0] if rank == 0 else [3.0, 4.0, 0.0]  # the row that is there twice has no say
+    assert given[0].grad[:, 0].tolist() == expected
+    assert ALONE.gather(given, 3)[0] is given[0]
+
+
+def test_gradients_are_added_up(played):
+    net = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1))
+    net[0].weight.grad, net[0].bias.grad = torch.tensor([[1.0, 2.0]]), torch.tensor([3.0])
+    played.others = [torch.tensor([10.0, 20.0, 30.0])]
+    ALONE.sum_gradients(net)
+    assert net[0].bias.grad.tolist() == [3]
+    ProcessGroup(0, 2).sum_gradients(net)
+    assert net[0].weight.grad.tolist() == [[11, 22]] and net[0].bias.grad.tolist() == [33]
+    assert net[1].weight.grad is None
+
+
+def test_all_get_the_parameters_of_the_leader(played):
+    net = torch.nn.Linear(2, 1)
+    ALONE.equalize(net)
+    assert not played.sent
+    played.others = [torch.tensor([[5.0, 6.0]]), torch.tensor([7.0])]
+    ProcessGroup(1, 2).equalize(net)
+    assert (
+        net.weight.tolist() == [[5, 6]] and net.bias.tolist() == [7] and [source for _, source in played.sent] == [0, 0]
+    )
+
+
+def test_an_attempt_fails_in_all_where_it_failed_in_one(played, monkeypatch):
+    group = ProcessGroup(1, 3)
+    said = []
+    monkeypatch.setattr(group, "_broadcast", lambda message, source: (said.append((message, source)), b"why")[1])
+    played.others = [torch.tensor([3])]  # nobody failed
+    assert group.attempt(lambda: 7) == 7 and not said and played.sent == [([3], torch.distributed.ReduceOp.MIN)]
+    group.busy = True
+
+    def broken():
+        raise DataError("own words")
+
+    with pytest.raises(DataError, match="own words"):
+        group.attempt(broken)
+    assert said == [(b"own words", 1)] and not group.busy and played.sent[-1][0] == [1]
+    played.others = [torch.tensor([0])]
+    with pytest.raises(RunError, match="process 0 of 3: why"):
+        group.attempt(lambda: 7)
+    assert said[-1][1] == 0
+
+    def strange():
+        raise ValueError("odd")
+
+    played.others = [torch.tensor([3])]
+    with pytest.raises(ValueError, match="odd"):
+        group.attempt(strange)
+    assert said[-1] == (b"ValueError: odd", 1)
+    assert ALONE.attempt(lambda: 1) == 1
+
+
+def test_a_message_goes_to_all(played):
+    leader = ProcessGroup(0, 2)
+    assert leader._broadcast(b"abc") == b"abc" and played.sent == [([3], 0), ([97, 98, 99], 0)]
+    assert leader._broadcast(b"") == b"" and played.sent[2:] == [([0], 0)]
+    played.others = [torch.tensor([2]), torch.tensor([104, 105], dtype=torch.uint8)]
+    assert ProcessGroup(1, 2)._broadcast(b"") == b"hi"
+    played.others = [torch.tensor([2]), torch.tensor([104, 105], dtype=torch.uint8)]
+    assert ProcessGroup(0, 3)._broadcast(b"", 2) == b"hi" and played.sent[-1][1] == 2
+
+
+def test_a_task_is_handed_out_and_waited_for(played, monkeypatch):
+    group, said, attempts = ProcessGroup(0, 2), [], []
+    monkeypatch.setattr(group, "_broadcast", lambda message: (said.append(message), b'{"a": 1}')[1])
+    monkeypatch.setattr(group, "attempt", lambda work: attempts.append(group.busy))
+    with group.work_on({"a": 1}):
+        assert group.busy
+    assert said == [b'{"a": 1}'] and attempts == [True] and not group.busy
+    with ALONE.work_on({"a": 1}):
+        assert not ALONE.busy
+    assert group.wait() == {"a": 1} and group.busy and said[-1] == b""
+    group.busy = False
+    monkeypatch.setattr(group, "_broadcast", lambda message: b"")
+    assert group.wait() is None and played.ended == 1 and not group.busy
+
+
+def test_a_lost_process_is_said(monkeypatch):
+    def lost(*given, **named):
+        raise RuntimeError("connection closed")
+
+    monkeypatch.setattr(torch.distributed, "broadcast", lost)
+    with pytest.raises(LostProcessError, match="another process of this run has ended"):
+        ProcessGroup(0, 2)._broadcast(b"x")
+
+
+@pytest.mark.parametrize(("local", "gpus", "chosen"), [(None, 0, []), ("1", 2, [1]), ("2", 2, []), ("0", 1, [0])])
+def test_each_process_takes_a_gpu_of_its_own(monkeypatch, local, gpus, chosen):
+    seen, begun = [], []
+    monkeypatch.setattr(distributed, "_group", ALONE)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local is not None:
+        monkeypatch.setenv("LOCAL_RANK", local)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "set_device", seen.append)
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *given, **named: begun.append((given, named)))
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+    group = join()
+    assert (group.rank, group.size, group.leads) == (2, 3, False) and process_group() is group and seen == chosen
+    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
+    assert begun == [((backend,), {"timeout": timedelta(days=30)})]
