@@ -234,3 +234,105 @@ def test_no_run_fails_for_its_log(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_nothing_to_recover(tmp_path: Path) -> None:
     (tmp_path / "away").symlink_to(tmp_path.parent)  # in a run this would be refused
     RunFolder(tmp_path).recover()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_json_file_may_be_so_large(more: int, run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.write_json("a.json", {"ü": [2, 1], "a": None})
+    text = run.place("a.json").read_text(encoding="utf-8")
+    assert text == '{\n "a": null,\n "ü": [\n  2,\n  1\n ]\n}\n'
+    monkeypatch.setattr("anomalyncd.run.folder.LARGEST_TEXT", len(text.encode()) - more)
+    assert run.read_json("a.json") == (None if more else {"ü": [2, 1], "a": None})
+    assert run.read_json("none.json") is None
+
+
+@pytest.mark.parametrize("depth", [3, 4, 5])
+def test_folders_in_folders_are_followed_so_deep(depth: int, run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anomalyncd.run.folder.DEEPEST", 3)
+    place = run.path.joinpath(*["d"] * depth)
+    place.mkdir(parents=True)
+    (place / "file").touch()
+    if depth > 4:
+        with pytest.raises(RunError, match="expected folders at most 3 deep, but this goes on: d/d/d/d"):
+            list(run.files())
+    else:
+        assert "/".join(["d"] * depth) + "/file" in list(run.files())
+
+
+def test_links_of_windows_are_links_too(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run.path / "folder").mkdir()
+    original = os.lstat
+
+    class Status:
+        def __init__(self, path: str, tag: int) -> None:
+            self.st_mode, self.st_reparse_tag = original(path).st_mode, tag
+
+    assert run.place("folder/x") == run.path / "folder" / "x"
+    for tag, refused in ((0xA0000003, True), (0xA000000C, False)):
+        monkeypatch.setattr(os, "lstat", lambda path, tag=tag: Status(path, tag))
+        if refused:
+            with pytest.raises(RunError, match="is a link"):
+                run.place("folder/x")
+        else:
+            assert run.place("folder/x") == run.path / "folder" / "x"
+
+
+def test_pipes_are_no_part_of_a_run(run: RunFolder) -> None:
+    os.mkfifo(run.path / "pipe")
+    with pytest.raises(RunError, match="is a pipe, socket or device"):
+        run.place("pipe")
+    with pytest.raises(RunError, match="is a pipe, socket or device"):
+        list(run.files())
+
+
+def test_keys_and_stages_of_a_run(run: RunFolder) -> None:
+    assert run.key("learn") == "" and not run.has_begun("learn")
+    run.start("learn", "k")
+    assert run.key("learn") == "k" and run.has_begun("learn") and not run.is_done("learn", "k")
+    assert run.read_json("stages.json") == {"format": 7, "learn": {"done": False, "key": "k"}}
+    run.finish("learn", "k")
+    assert run.is_done("learn", "k") and run.read_json("stages.json")["learn"] == {"done": True, "key": "k"}
+
+
+def test_a_run_of_another_format_is_refused(tmp_path: Path) -> None:
+    for content, words in (('{"format": 6}', "format 6, this one reads 7"), ('{"a": {}}', "no format number")):
+        (tmp_path / "stages.json").write_text(content)
+        for read in (RunFolder(tmp_path).recover, RunFolder(tmp_path).writing().__enter__):
+            with pytest.raises(RunError, match=words):
+                read()
+    (tmp_path / "stages.json").write_text("damaged")
+    RunFolder(tmp_path).recover()
+
+
+def test_a_commit_that_was_begun_is_finished_by_who_reads_next(run: RunFolder) -> None:
+    run.write_text("a.txt", "old")
+    for name in ("commit/a.txt", "commit/new/b.txt"):
+        run.write_text(name, "new")
+    RunFolder(run.path).recover()
+    assert run.place("a.txt").read_text() == run.place("new/b.txt").read_text() == "new"
+    assert not run.place("commit").exists()
+
+
+def test_files_are_replaced_as_one(run: RunFolder) -> None:
+    run.write_text("a.txt", "old")
+    run.commit({"a.txt": b"1", "new/b.txt": b"2"})
+    assert run.place("a.txt").read_bytes() == b"1" and run.place("new/b.txt").read_bytes() == b"2"
+    assert not [name for name in names(run) if name.startswith("commit")]
+    with pytest.raises(RunError, match="expected the name of a file inside the run"):
+        run.commit({"../a.txt": b"1"})
+
+
+def test_work_of_people_is_refused_or_kept(run: RunFolder) -> None:
+    run.keep_work("something")
+    run.write_text("classes.json", '{"1": "dent", "2": "class 2"}')
+    with pytest.raises(
+        RunError, match=r"something, and the work of people would no longer fit: names of classes \(dent\)\."
+    ):
+        run.keep_work("something")
+    assert run.kept is None
+    run.force = True
+    run.keep_work("something")
+    assert run.kept == run.path / "kept" / "1" and (run.kept / "classes.json").exists()
+    run.drop_results("more")
+    assert run.kept == run.path / "kept" / "2" and not run.place("classes.json").exists()
+    assert sorted(path.name for path in run.kept.iterdir()) == ["classes.json", "stages.json"]
