@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -290,3 +291,183 @@ def test_normal_scores_stay_where_groups_of_the_run_overlap():
 def test_scores_that_happen_to_be_equal_have_a_hundredth_of_their_mean_as_spread() -> None:
     known = NormalScores.fit([-4.0] * 10)
     assert known is not None and (known.mean, known.spread) == (-4.0, pytest.approx(0.04))
+
+
+def test_the_bell_curve_of_normal_scores_by_hand() -> None:
+    values = [1.0, 2.0, 3.0, 4.0, 5.0]  # median 3, absolute deviations 2, 1, 0, 1, 2: 1.4826
+    assert (found := NormalScores.fit(values)) is not None
+    assert (found.mean, found.count) == (3, 5) and found.spread == pytest.approx(np.std(values, ddof=1))
+    middle = 3.5  # with a sixth of it, the median and its deviation are 3.5 and 1.5
+    for score, kept in ((middle + 10 * 1.4826 * 1.5 - 0.01, 6), (middle + 10 * 1.4826 * 1.5 + 0.01, 5)):
+        found = NormalScores.fit([*values, score])
+        assert found is not None and found.count == kept
+    assert NormalScores.fit([np.nan, *values[:4], np.inf]) is None
+    flat = NormalScores.fit([-2.0] * 5)
+    assert flat is not None and flat.spread == pytest.approx(0.02)
+    nothing = NormalScores.fit([0.0] * 5)
+    assert nothing is not None and nothing.spread == 1e-12
+    deep = NormalScores.fit([-2.0, -2.0, -2.0, -2.0, 5.0])  # without a deviation, nothing is left out
+    assert deep is not None and deep.count == 5
+
+
+def test_probability_and_deviations_by_hand() -> None:
+    known = NormalScores(2.0, 0.5, 10)
+    assert known.deviations([2.0, 3.0]).tolist() == [0, 2]
+    t, n = 2 / math.sqrt(1.1), 9
+    z = math.sqrt(n * math.log(1 + t * t / n)) * (8 * n + 1) / (8 * n + 3)
+    assert known.probability([3.0])[0] == pytest.approx(math.erfc(z / math.sqrt(2)) / 2)
+    assert known.probability([1.0])[0] == pytest.approx(1 - math.erfc(z / math.sqrt(2)) / 2)
+    assert float(known.probability(known.level(0.03))) == pytest.approx(0.03, rel=1e-6)
+
+
+def bells(
+    monkeypatch: pytest.MonkeyPatch, weights: list[float], means: list[float], spreads: list[float], gain: float = 99
+) -> list[Any]:
+    """A mixture that finds these bell curves in scores of 0 … 1, with so much more evidence than one curve."""
+    made: list[Any] = []
+
+    class Mixture:
+        def __init__(self, k: int, **settings: Any) -> None:
+            made.append((k, settings))
+            self.k = k
+            self.weights_, self.means_ = np.array(weights), np.array(means)[:, None]
+            self.covariances_ = (np.array(spreads) ** 2)[:, None, None]
+
+        def fit(self, values: np.ndarray) -> Mixture:
+            return self
+
+        def bic(self, values: np.ndarray) -> float:
+            return {1: 100.0, len(weights): 100.0 - gain}.get(self.k, 101.0)
+
+    monkeypatch.setattr("sklearn.mixture.GaussianMixture", Mixture)
+    return made
+
+
+SPAN = np.linspace(0, 1, 100)
+
+
+def test_two_curves_that_lie_apart_are_two_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = bells(monkeypatch, [0.7, 0.3], [0.8, 0.1], [0.1, 0.02])  # in any order
+    found = lowest_group(2 + 3 * SPAN)
+    assert found is not None and found.mean == pytest.approx(2 + 3 * 0.1) and found.spread == pytest.approx(3 * 0.02)
+    assert found.count == 30
+    assert [k for k, _ in made] == [1, 2, 3, 4, 5]
+    assert all(settings == {"reg_covar": 1e-4, "n_init": 5, "random_state": 0} for _, settings in made)
+    made.clear()
+    lowest_group(SPAN[:14])
+    assert [k for k, _ in made] == [1, 2]
+    assert lowest_group(SPAN[:9]) is None and lowest_group(np.ones(20)) is None
+
+
+@pytest.mark.parametrize(("gain", "found"), [(9.9, False), (10.1, True)])
+def test_only_strong_evidence_makes_groups(gain: float, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bells(monkeypatch, [0.3, 0.7], [0.1, 0.8], [0.02, 0.1], gain)
+    assert (lowest_group(SPAN) is not None) is found
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "distance", "found"),
+    [
+        (0.04, 0.1, 2.1, True),
+        (0.04, 0.1, 1.9, False),
+        (0.06, 0.1, 2.1, False),
+        (0.06, 0.1, 3.1, True),
+        (0.05, 0.1, 2.1, True),
+    ],
+)
+def test_a_wide_lowest_group_must_lie_farther_apart(
+    low: float, high: float, distance: float, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ashman's D; from half as wide as the next on it must be 3 instead of 2."""
+    mean = 0.1 + distance * math.sqrt((low**2 + high**2) / 2)
+    bells(monkeypatch, [0.5, 0.5], [0.1, mean], [low, high])
+    assert (lowest_group(SPAN) is not None) is found
+
+
+def test_curves_without_a_peak_of_their_own_belong_to_the_one_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    bells(monkeypatch, [0.2, 0.1, 0.7], [0.1, 0.13, 0.9], [0.02, 0.03, 0.05])
+    found = lowest_group(SPAN)
+    mean = (0.2 * 0.1 + 0.1 * 0.13) / 0.3
+    variance = (0.2 * (0.02**2 + (0.1 - mean) ** 2) + 0.1 * (0.03**2 + (0.13 - mean) ** 2)) / 0.3
+    assert found is not None and found.mean == pytest.approx(mean) and found.spread == pytest.approx(variance**0.5)
+    assert found.count == 30
+    bells(monkeypatch, [0.01, 0.99], [0.1, 0.9], [0.02, 0.05])
+    few = lowest_group(SPAN)
+    assert few is not None and few.count == 5
+
+
+@pytest.mark.parametrize(
+    ("spreads", "moves"), [(0.49, False), (0.51, True), (1.99, True), (2.01, False), (-0.6, False)]
+)
+def test_scores_move_with_the_run_within_half_a_spread_and_two(
+    spreads: float, moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = NormalScores(0.5, 0.1, 40)
+    asked: list[float] = []
+    for spread in (0.05, 0.2):
+        group = NormalScores(0.5 + 0.1 * spreads, spread, 12)
+        monkeypatch.setattr(module, "lowest_group", lambda scores, apart, group=group: (asked.append(apart), group)[1])
+        found = module.shifted(known, [1.0])
+        expected = NormalScores(group.mean, max(spread, 0.1), 40) if moves else known
+        assert found == expected
+    assert asked == [4.0, 4.0]
+    monkeypatch.setattr(module, "lowest_group", lambda *given: None)
+    assert module.shifted(known, [1.0]) is known
+
+
+def test_likeness_by_loops() -> None:
+    rng = np.random.default_rng(0)
+
+    def unit(count: int) -> np.ndarray:
+        x = rng.normal(size=(count, 6))
+        return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+    normal, defects = unit(9), unit(3)
+    features = np.concatenate([unit(4), normal[:1]])
+    found = likeness(features, normal, defects)
+    for row, one in enumerate(features):
+        means = []
+        for examples in (defects, normal):
+            cosines = sorted((float(one @ other) for other in examples), reverse=True)
+            cosines = sorted((-1.0 if cosine > 0.999 else cosine for cosine in cosines), reverse=True)[:5]
+            means.append(sum(cosines) / len(cosines))
+        assert found[row] == pytest.approx(means[0] - means[1], abs=1e-5)
+
+
+def test_where_looks_have_a_say_by_hand(known: FalseAlarms) -> None:
+    assert known.looks is not None and known.both is not None
+    rate = 0.1
+    levels = {p: known.scores.level(p) for p in (0.01, 0.04, 0.06, 0.2, 0.29, 0.31, 0.6)}
+    features = np.random.default_rng(0).normal(size=(len(levels), *known.looks.mean.shape)).astype(np.float32)
+    found = known.of_images(list(levels.values()), features, rate)
+    together = known.scores.deviations(list(levels.values())) + 0.5 * known.looks(features)
+    expected = np.maximum(known.both.probability(together), rate / 2)
+    for place, chance in enumerate(levels):
+        near = rate / 2 < chance < 0.3
+        assert found[place] == pytest.approx(expected[place] if near else chance, rel=1e-4)
+    np.testing.assert_allclose(known.of_images(list(levels.values()), None, rate), list(levels), rtol=1e-4)
+    np.testing.assert_allclose(known.of_regions([0.5]), known.peaks.probability([0.5]))
+
+
+def test_looks_are_of_clear_defects_and_clean_normal_images() -> None:
+    rng = np.random.default_rng(0)
+    line = NormalScores(0.5, 0.1, 30)
+    plain = FalseAlarms(line, line, source="mixture")
+    scores = np.concatenate([np.full(7, 2.0), np.full(5, 0.6)])
+    normal_scores = np.concatenate([rng.normal(0.5, 0.05, 9), [3.0]])
+    features, normal = rng.normal(size=(12, 2, 3)).astype(np.float32), rng.normal(size=(10, 2, 3)).astype(np.float32)
+    found = add_looks(plain, scores, features, normal_scores, normal)
+    assert found.looks is not None and found.both is not None and found.source == "mixture" and found.scores is line
+
+    def unit(x: np.ndarray) -> np.ndarray:
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    mean = unit(np.concatenate([normal[:9], features])).mean(axis=0)
+    np.testing.assert_allclose(found.looks.mean, mean, atol=1e-3)
+    np.testing.assert_allclose(found.looks.normal, (unit(unit(normal[:9]) - mean) / 2**0.5).reshape(9, 6), atol=2e-3)
+    np.testing.assert_allclose(found.looks.defects, (unit(unit(features[:7]) - mean) / 2**0.5).reshape(7, 6), atol=2e-3)
+    usual = NormalScores.fit(likeness(found.looks.normal, found.looks.normal, found.looks.defects))
+    assert usual is not None and found.looks.usual.mean == pytest.approx(usual.mean, abs=1e-2)
+    together = NormalScores.fit(line.deviations(normal_scores[:9]) + 0.5 * found.looks(normal[:9]))
+    assert found.both == together
+    assert add_looks(plain, scores[3:], features[3:], normal_scores, normal) is plain, "four clear defects are too few"
