@@ -1,0 +1,204 @@
+"""What scores mean, what was learned before, and what is said of the results: parts of `discover`, without a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from anomalyncd.assign.false_alarms import FalseAlarms, NormalScores, lowest_group
+from anomalyncd.config import make_config
+from anomalyncd.data.dataset import Dataset, Sample
+from anomalyncd.discovery import fit as module
+from anomalyncd.discovery.model import DiscoveryModel
+from anomalyncd.errors import RunError
+from anomalyncd.progress import Silent
+from anomalyncd.run.folder import RunFolder
+from anomalyncd.run.stages import Stages
+
+RNG = np.random.default_rng(0)
+NORMAL, PEAKS = RNG.normal(0.5, 0.03, 40), RNG.normal(0.8, 0.05, 40)
+
+
+class Heard(Silent):
+    def __init__(self) -> None:
+        self.warned: list[str] = []
+        self.noted: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warned.append(text)
+
+    def note(self, text: str) -> None:
+        self.noted.append(text)
+
+
+def figures(scores: Any, normal: Any = (), *, peaks: Any = None, normal_peaks: Any = None) -> dict[str, Any]:
+    given = {"scores": scores, "peaks": scores if peaks is None else peaks, "normal_scores": normal}
+    given["normal_peaks"] = normal if normal_peaks is None else normal_peaks
+    return {name: np.asarray(values, np.float64) for name, values in given.items()}
+
+
+def test_normal_images_tell_how_normal_ones_score() -> None:
+    heard = Heard()
+    found = module._calibrated(figures(NORMAL + 0.001, NORMAL, normal_peaks=PEAKS), heard)
+    assert found is not None and found.scores == NormalScores.fit(NORMAL) and found.peaks == NormalScores.fit(PEAKS)
+    assert found.source == "normal images" and not found.moved and not heard.warned and not heard.noted
+
+
+def test_normal_scores_that_moved_move_the_peaks_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, peaks = NormalScores.fit(NORMAL), NormalScores.fit(PEAKS)
+    assert plain is not None and peaks is not None
+    higher = NormalScores(plain.mean + 1.5 * plain.spread, plain.spread, plain.count)
+    asked: list[Any] = []
+    monkeypatch.setattr(module, "shifted", lambda known, scores: (asked.append((known, len(scores))), higher)[1])
+    heard = Heard()
+    found = module._calibrated(figures(np.ones(7), NORMAL, normal_peaks=PEAKS), heard)
+    assert asked == [(plain, 7)] and found is not None and found.scores == higher and found.moved
+    assert found.peaks.mean == pytest.approx(peaks.mean + 1.5 * peaks.spread) and found.peaks.spread == peaks.spread
+    assert heard.noted == ["normal images of this run score 1.5 spreads higher than those of --normal"]
+
+
+def test_the_runs_own_scores_decide_where_normal_images_are_too_few() -> None:
+    heard = Heard()
+    scores = np.concatenate([RNG.normal(0.2, 0.02, 30), RNG.normal(0.9, 0.05, 30)])
+    peaks = scores + 0.1
+    found = module._calibrated(figures(scores, NORMAL[:4], peaks=peaks), heard)
+    group = lowest_group(scores)
+    assert found is not None and group is not None and found.scores == group and found.source == "mixture"
+    low = group.probability(scores) > 0.3
+    assert found.peaks == NormalScores.fit(peaks[low]) and "4 normal images are too few" in heard.warned[0]
+    assert not found.moved
+    lonely = module._calibrated(figures(scores, peaks=np.full(60, np.nan)), Heard())
+    assert lonely is not None and lonely.peaks == lonely.scores
+
+
+def test_where_nothing_tells_it_is_said() -> None:
+    heard = Heard()
+    assert module._calibrated(figures(NORMAL), heard) is None
+    assert len(heard.warned) == 1 and "show no two groups of images" in heard.warned[0]
+
+
+def results(labels: list[int], *, n_regions: int = 1) -> Any:
+    return SimpleNamespace(labels=np.array(labels), regions=pd.DataFrame({"a": range(n_regions)}))
+
+
+def test_classes_without_images_and_mostly_normal_ones_are_said() -> None:
+    model = DiscoveryModel(make_config({"n_classes": 3, "detect": {"false_alarms": 0.02}}))
+    line = NormalScores(0.5, 0.1, 30)
+
+    def said(labels: list[int], *, n_regions: int = 1, known: bool = True) -> list[str]:
+        model.false_alarms = FalseAlarms(line, line) if known else None
+        heard = Heard()
+        module._warn_of_results(model, results(labels, n_regions=n_regions), heard)
+        return heard.warned
+
+    assert said([0, 1, 2]) == [] and said([0, 1], n_regions=0) == []
+    assert said([0, 1]) == ["class 2: no image is of this class in the end. Ask for fewer classes (--classes)."]
+    assert said([0])[0].startswith("class 1, class 2: no image")
+    mostly = [0] * 91 + [1] * 5 + [2] * 4
+    assert said(mostly) == ["91% of the images score or look like normal ones. If more of them show a defect, raise "
+                            "--sensitivity (now 0.02)."]  # fmt: skip
+    assert said([0] * 90 + [1] * 5 + [2] * 5) == [] and said(mostly, known=False) == []
+
+
+def begun(tmp_path: Path, **settings: Any) -> Stages:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir(exist_ok=True)
+    return Stages(folder, make_config({"model": {"backbone": "tiny"}, "n_classes": 3}, settings), Heard())
+
+
+def test_a_run_that_took_in_more_images_is_not_discovered_again(tmp_path: Path) -> None:
+    stages = begun(tmp_path)
+    dataset = Dataset([Sample("a", np.zeros((2, 2, 3)))], notes=["odd names"])
+    module._check(stages, dataset)
+    assert stages.progress.warned == ["odd names"]  # type: ignore[attr-defined]
+    stages.folder.start("update", "k")
+    with pytest.raises(RunError, match="this run has taken in more images since"):
+        module._check(stages, dataset)
+
+
+def novel(*, retrained: Any = None) -> Any:
+    return SimpleNamespace(
+        features=lambda retrained: {"retrained": retrained}, parts={}, regions=[], scenes=None,
+        keep_features=lambda features: None, images=[],
+    )  # fmt: skip
+
+
+def test_what_was_learned_before_is_taken_with_the_names_that_people_gave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = begun(tmp_path)
+    known = module._Known({1: "dent", 9: "old"}, {("a", 0): 1})
+    assert module._learned(stages, novel(), known) is None
+    stages.folder.write("model.safetensors", DiscoveryModel(stages.config).pack())
+    known_by: list[Any] = []
+    monkeypatch.setattr(module, "_know", lambda *given: known_by.append(given))
+    before = stages.folder.place("model.safetensors").read_bytes()
+    found = module._learned(stages, novel(), known)
+    assert found is not None
+    model, features, corrections = found
+    assert model.names == {0: "normal", 1: "dent", 2: "class 2"} and corrections == {("a", 0): 1}
+    assert features == {"retrained": False} and not known_by
+    assert stages.folder.place("model.safetensors").read_bytes() == before
+    other = begun(tmp_path, unknown={"false_rate": 0.3})
+    found = module._learned(other, novel(), known)
+    assert found is not None and found[0].config == other.config and len(known_by) == 1
+    again = DiscoveryModel.read(stages.folder.path, device=other.config.device)
+    assert again.config.unknown.false_rate == 0.3
+    stages.folder.write("model.safetensors", b"damaged")
+    assert module._learned(stages, novel(), known) is None
+
+
+def test_without_a_region_there_is_nothing_to_learn(tmp_path: Path) -> None:
+    for n_classes, classes in (("auto", [0]), (3, [0, 1, 2])):
+        stages = begun(tmp_path, n_classes=n_classes)
+        model = DiscoveryModel(stages.config)
+        learned, features, fixed = module._learn(stages, model, novel(), None, None, None)  # type: ignore[arg-type]
+        assert learned is model and model.classes.tolist() == classes and fixed == {} and features == {}
+        assert "no image has an anomalous region" in stages.progress.warned[0]  # type: ignore[attr-defined]
+        assert DiscoveryModel.read(stages.folder.path).classes.tolist() == classes
+
+
+def test_looks_of_normal_images_are_those_of_whole_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = begun(tmp_path, features={"image": 0.0})
+    assert module._describe_normal(stages, DiscoveryModel(stages.config)) is None
+    stages = begun(tmp_path)
+    picture, values = np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4))
+    stages.normal = [Sample("a", picture, values), Sample("b", values, values), Sample("c", picture, values)]
+    seen: list[Any] = []
+
+    class Store:
+        def __init__(self, folder: Any, prefix: str) -> None:
+            seen.append(prefix)
+            self.regions: list[Any] = []
+
+        def fill(self, samples: Any, extractor: Any, key: str, advance: Any) -> Any:
+            seen.append([sample.id for sample in samples])
+            self.extractor = extractor
+            stores.append(self)
+            return self
+
+    stores: list[Any] = []
+    monkeypatch.setattr(module, "RegionStore", Store)
+    model = DiscoveryModel(stages.config)
+    assert module._describe_normal(stages, model) is None and seen == ["normal", ["a", "c"]]
+    monkeypatch.setattr(module, "make_encoder", lambda network, config: config)
+    monkeypatch.setattr(model, "vit", lambda say: None)
+    extractor = stores[0].extractor()
+    assert extractor.whole and extractor.config.crop.no_region == "learned" and extractor.binarizer is None
+    wanted = extractor.config.features
+    assert (wanted.class_token, wanted.patches) == (0, 0) and wanted.image == stages.config.features.image > 0
+    monkeypatch.setattr(
+        Store, "fill",
+        lambda self, *given: SimpleNamespace(
+            regions=[SimpleNamespace(index=1), SimpleNamespace(index=0)],
+            images=[SimpleNamespace(score=0.1), SimpleNamespace(score=0.2)],
+            parts={"image": np.arange(8, dtype=np.float16).reshape(2, 2, 1, 2)},
+        ),
+    )  # fmt: skip
+    found = module._describe_normal(stages, model)
+    assert found is not None and found[0].tolist() == [0.2, 0.1] and found[1].tolist() == [[[1, 2]], [[5, 6]]]
