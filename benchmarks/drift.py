@@ -24,7 +24,7 @@ from anomalyncd.watch.classing import light
 from anomalyncd.watch.drift import BLOCK, RATE, REFERENCE, STREAMS, WINDOW, DriftMonitor
 
 SIDE = 84  # pixels of an image, and of everything that the network sees
-LIGHT = 115.0  # mean grey value of the line
+LIGHT = 205.0  # mean grey value: a line that is lit brightly, whose highlights are cut off when it gets brighter
 SENSITIVITY = 0.05  # a line that is drawn loosely: false alarms are frequent enough to count
 STABLE, GROWING, MOST = 1200, 2000, 4000  # images before the light grows; until it has by GROWTH; at most
 GROWTH = 0.1

@@ -57,6 +57,25 @@ def test_voc_is_read_by_torchvision(run: Path, tmp_path: Path) -> None:
     assert sorted(found) == sorted(box for boxes in expected(run).values() for box in boxes) and found
 
 
+def test_both_are_read_by_supervision(run: Path, tmp_path: Path) -> None:
+    """Which is no dependency of the tests: `pip install supervision` for this one."""
+    datasets = pytest.importorskip("supervision").DetectionDataset
+    for format in ("yolo", "voc"):
+        export_run(run, format, tmp_path / format)
+    yolo, pascal = tmp_path / "yolo", tmp_path / "voc"
+    for dataset in (
+        datasets.from_yolo(str(yolo / "images"), str(yolo / "labels"), str(yolo / "data.yaml")),
+        datasets.from_pascal_voc(str(pascal / "JPEGImages"), str(pascal / "Annotations")),
+    ):
+        found = [
+            (dataset.classes[kind], *np.rint([box[0], box[1], box[2] - box[0], box[3] - box[1]]).astype(int).tolist())
+            for _, _, boxes in dataset
+            for kind, box in zip(boxes.class_id, boxes.xyxy, strict=True)
+        ]
+        assert len(dataset) == len(Results(FinishedRun(run)).images)
+        assert sorted(found) == sorted(box for boxes in expected(run).values() for box in boxes) and found
+
+
 def test_files_that_are_gone_are_left_out_and_images_may_be_linked(moved: Path, tmp_path: Path) -> None:
     (moved / "images/dot/000.png").unlink()
     for format, folder in (("yolo", "images"), ("voc", "JPEGImages")):
