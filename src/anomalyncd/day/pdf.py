@@ -102,6 +102,7 @@ def _pareto(axes: Any, figures: DayFigures) -> None:
     )
     axes.set_title("Images of each kind, and their sum")
     axes.set_ylim(0, 1.12 * max(counts))
+    axes.locator_params(axis="y", integer=True)
     right = axes.twinx()
     right.plot(range(len(kinds)), 100 * np.cumsum(counts) / sum(counts), color=LINE, marker="o", markersize=4)
     right.set_ylim(0, 112)
@@ -160,6 +161,7 @@ def _stack(axes: Any, grouping: Grouping) -> None:
         )
         floor += counts
     axes.set_title("Images with a defect")
+    axes.locator_params(axis="y", integer=True)
     _names(axes, grouping)
     if stacks:
         axes.legend(fontsize=6.5, ncols=4, frameon=False, loc="lower right", bbox_to_anchor=(1, 0.98), borderpad=0)
