@@ -128,24 +128,37 @@ def against_pandas(table: Path, figures: object) -> list[str]:
     own = regions[regions["seq"].isin(today["seq"])].groupby("class_name")["area"].sum()
     areas = (own / own.sum()).round(9).to_dict()
     same("areas", {k.look.name: round(k.area, 9) for k in figures.kinds if k.count}, areas)
+    earlier = images[images["day"] == sorted(images["day"].unique())[-2]]
+    shares = (today["class_name"].value_counts() / len(today)).sub(
+        earlier["class_name"].value_counts() / len(earlier), fill_value=0
+    )
+    same(
+        "changes since the day before",
+        {k.look.name: round(k.change, 12) for k in figures.kinds},
+        shares.drop("normal").round(12).to_dict(),
+    )
+    same("of unknown kinds before", figures.n_unknown_before, int(earlier["label"].eq(-1).sum()))
+    hours = pd.to_numeric(today["hour"].str[:2])
+    shift = pd.cut(hours, [-1, 5, 13, 21, 23], labels=["22–06", "06–14", "14–22", "late"]).astype(str)
+    keys = {
+        "folder": today["image"].str.split("/").str[0], "hour": today["hour"], "lot": today["lot"], "day": images["day"],
+        "shift": shift.replace("late", "22–06"),
+    }  # fmt: skip
+    same("groupings", {grouping.by for grouping in figures.groupings}, set(keys))
     for grouping in figures.groupings:
-        key = {"folder": today["image"].str.split("/").str[0], "hour": today["hour"], "lot": today["lot"]}.get(
-            grouping.by
-        )
-        if grouping.by == "day":
-            sizes, shares = (
-                images.groupby("day").size(),
-                images.assign(d=images["label"] != 0).groupby("day")["d"].mean(),
-            )
-        elif key is not None:
-            sizes, shares = today.groupby(key).size(), today.assign(d=today["label"] != 0).groupby(key)["d"].mean()
-        else:
-            continue
+        rows, key = images if grouping.by == "day" else today, keys[grouping.by]
+        sizes = rows.groupby(key).size()
         same(f"sizes by {grouping.by}", dict(zip(grouping.names, grouping.sizes, strict=True)), sizes.to_dict())
-        same(f"shares by {grouping.by}", grouping.defects.shares.round(12).tolist(), shares.round(12).tolist())
-        p = (shares * sizes).sum() / sizes.sum()
-        high = (p + 3 * (p * (1 - p) / sizes) ** 0.5).clip(0, 1)
-        same(f"limits by {grouping.by}", grouping.defects.high.round(12).tolist(), high.round(12).tolist())
+        for what, chart, is_one in (
+            ("defects", grouping.defects, rows["label"].ne(0)), ("unknown", grouping.unknown, rows["label"].eq(-1)),
+        ):  # fmt: skip
+            shares, p = is_one.groupby(key).mean(), is_one.mean()
+            width = 3 * (p * (1 - p) / sizes) ** 0.5
+            for name, found, expected in (
+                ("shares", chart.shares, shares), ("upper limits", chart.high, (p + width).clip(0, 1)),
+                ("lower limits", chart.low, (p - width).clip(0, 1)),
+            ):  # fmt: skip
+                same(f"{name} of {what} by {grouping.by}", found.round(12).tolist(), expected.round(12).tolist())
     print(f"  {len(figures.groupings)} groupings, {len(figures.kinds)} kinds: {len(wrong)} figures differ from pandas'")
     return wrong
 
