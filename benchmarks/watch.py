@@ -310,7 +310,7 @@ def disk(
 ) -> list[str]:
     """Fill the disk of the table under `watch`, and take the receiver away; make room, bring it back."""
     rng, problems = np.random.default_rng(seed), []
-    folder = work / "full"
+    folder = work / "here"
     folder.mkdir()
     expected = {}
     for k in range(images):
@@ -325,7 +325,7 @@ def disk(
             small.limit(200_000)
             watching = ["watch", run, folder, "--out", table, *PACE]
             first = server.run(*watching, "--webhook", dead, kill_after=seconds)
-            told = [line for line in first.output.splitlines() if "full" in line or "space" in line or "I/O" in line]
+            told = [line.rpartition("/")[2] for line in first.output.splitlines() if "cannot be written" in line]
             stuck = rows_in(table)
             if not first.killed or len(stuck) == images:
                 problems.append(f"{kind}: no full disk was met: {first.output[-300:]}")
@@ -340,8 +340,15 @@ def disk(
             print(
                 f"  {kind}: {len(stuck)} of {images} rows until the disk was full ({told[0][:90] if told else 'not told'}),"
             )
-            print(f"    {len(found)} after, {len(set(found))} different; webhook {len(hooked.taken)}")
-            if second.code or last.code or sorted(found) != sorted(expected) or hooked.taken.keys() != expected.keys():
+            print(
+                f"    {len(found)} after, {len(set(found))} different; webhook {len(hooked.counted)}, {hooked.again} again"
+            )
+            if (
+                second.code
+                or last.code
+                or sorted(found) != sorted(expected)
+                or sorted(hooked.counted) != sorted(expected)
+            ):
                 problems.append(f"{kind}: {second.output[-300:]} {last.output[-300:]}")
     return problems
 
