@@ -9,6 +9,7 @@ Needs playwright and Chromium.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
@@ -19,6 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
+
+MISSED, AROUND = "scratch/001.png", 4  # a defect that the demo takes for a false alarm; pixels
 WIDE, NARROW = (1280, 860), (390, 844)
 NAMES = {
     "crack": "crack",
@@ -42,6 +47,16 @@ def studio(workspace: Path) -> Iterator[str]:
             yield found[0]
         finally:
             server.terminate()
+
+
+def make_job(workspace: Path) -> None:
+    """As if the studio had made the demo itself: then it can move its line."""
+    job = workspace / ".studio/jobs/0001"
+    job.mkdir(parents=True)
+    order = {"kind": "demo", "run": "demo", "title": "demo", "arguments": ["demo"], "created": 0}
+    (job / "job.json").write_text(json.dumps(order))
+    (job / "begun").touch()
+    (job / "end.json").write_text('{"code": 0}')
 
 
 class Camera:
@@ -72,7 +87,7 @@ class Camera:
             self.page.emulate_media(color_scheme="light")
 
 
-def review(page: Any, camera: Camera, address: str) -> None:
+def review(page: Any, camera: Camera, address: str, demo: Path) -> None:
     """Name, select, look at one, draw one, apply."""
     page.goto(f"{address}runs/demo/review/")
     page.wait_for_selector('main[aria-busy="false"]')
@@ -87,9 +102,10 @@ def review(page: Any, camera: Camera, address: str) -> None:
         page.wait_for_function(
             "name => document.querySelector('#status').textContent.includes(name)", arg=NAMES.get(folder, folder)
         )
-    first = page.locator(".card").first.locator(".tile")
-    for number in (2, 4, 7):
-        first.nth(number).click()
+    alarms = page.locator('.card:not([data-label="0"]) .tile[title^="good/"]')
+    for number in range(alarms.count()):
+        alarms.nth(number).click()
+    page.evaluate("scrollTo(0, 0)")
     page.mouse.move(5, 5)
     camera.take("review", publish=True)
     page.locator("#false-alarm").click()
@@ -100,15 +116,23 @@ def review(page: Any, camera: Camera, address: str) -> None:
     page.locator("#normal").click()
     page.locator("#normal-images figure").first.wait_for()
     camera.take("review-normal")
-    page.locator("#normal-images button", has_text="It has a defect").first.click()
+    page.locator(f'#normal-images [aria-label^="{MISSED}"]').click()
     page.wait_for_function("document.getElementById('draw-image').naturalWidth > 0")
-    box = page.locator("#draw-frame canvas").bounding_box()
-    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.35 * box["height"])
+    rows, columns = np.nonzero(cv2.imread(str(demo / "line/masks" / MISSED), cv2.IMREAD_GRAYSCALE))
+    height, width = cv2.imread(str(demo / "line/images" / MISSED)).shape[:2]
+    frame = page.locator("#draw-frame canvas").bounding_box()
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return frame["x"] + x / width * frame["width"], frame["y"] + y / height * frame["height"]
+
+    page.mouse.move(*at(columns.min() - AROUND, rows.min() - AROUND))
     page.mouse.down()
-    page.mouse.move(box["x"] + 0.55 * box["width"], box["y"] + 0.6 * box["height"], steps=5)
+    page.mouse.move(*at(columns.max() + AROUND, rows.max() + AROUND), steps=5)
     page.mouse.up()
+    page.locator("#draw-target").select_option(label="scratch")
     camera.take("review-draw", publish=True)
-    page.keyboard.press("Escape")
+    page.locator("#draw-add").click()
+    page.locator("#draw-dialog").wait_for(state="hidden")
     page.locator("#apply").click()
     page.locator("#apply-title", has_text="What moved").wait_for(timeout=300_000)
     camera.take("review-moved", publish=True)
@@ -128,6 +152,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         workspace = Path(folder) / "studio"
         shutil.copytree(options.demo, workspace / "demo")
+        make_job(workspace)
         with studio(workspace) as address, sync_playwright() as play:
             chromium = play.chromium.launch(executable_path=browser, args=["--no-sandbox"])
             page = chromium.new_page(viewport=dict(zip(("width", "height"), WIDE, strict=True)), bypass_csp=True)
@@ -139,9 +164,10 @@ def main() -> None:
             page.goto(f"{address}#/new")
             page.locator("#start").wait_for()
             camera.take("new")
-            review(page, camera, address)
+            review(page, camera, address, options.demo)
             page.goto(f"{address}#/runs/demo")
             page.locator("table.classes").wait_for()
+            page.set_viewport_size({"width": WIDE[0], "height": 1190})
             camera.take("studio", publish=True)
             page.goto(f"{address}#/runs/demo/ignore")
             page.locator("#ignore-pad").wait_for()

@@ -87,6 +87,9 @@ def test_apply_makes_a_region_of_it(review, run: Path):
     assert len(after.regions) == n_before + 1
     assert after.images.set_index("image").loc[name, "label"] == 1
     state = client.look()
+    groups = client.http.get("/api/moves").json()["groups"]
+    (move,) = [group for group in groups if group["before_name"] == "drawn"]
+    assert (move["after"], move["count"], move["asked"]) == (1, 1, 1)
     assert state["n_actions"] == 0 and sum(client.counts().values()) == n_before + 1
     assert max(client.regions(1)) < 2**30
 

@@ -21,6 +21,7 @@ from .action_log import Row
 
 CORRECTIONS = ("name", "merge", "split", "move", "false_alarm", "draw")
 UNREAD = -2  # label of an image that could not be read
+DRAWN = -3  # label that a drawn region had before it was one
 FIRST_DRAWN = 2**30  # number of the first drawn region; those of the table are below
 
 

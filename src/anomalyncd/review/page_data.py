@@ -22,7 +22,7 @@ from ..steps.drawn import as_one
 from . import schema
 from .action_log import Row
 from .apply import Applier
-from .classes import CorrectedClasses, UncorrectedClasses
+from .classes import DRAWN, CorrectedClasses, UncorrectedClasses
 from .lesson import can_learn
 from .session import Session
 
@@ -116,6 +116,7 @@ def moves_answer(session: Session) -> schema.MovesAnswer:
             return schema.MovesAnswer(id=0, total=0, groups=[])
         asked = {(image, region): label for image, region, label in row.body["labels"]}
         names = {int(label): name for label, name in row.body["names"].items()} | classes.names  # old classes as well
+        names[DRAWN] = "drawn"
         groups: dict[tuple[int, int], list[Key]] = {}
         for image, region, before, after in row.body["moves"]:
             groups.setdefault((before, after), []).append((image, region))

@@ -258,7 +258,7 @@ class NextAnswer(BaseModel):
 class MoveGroup(BaseModel):
     """Regions that went from one class to another."""
 
-    before: int
+    before: int = Field(description="label, −3 for what was drawn")
     before_name: str
     after: int
     after_name: str

@@ -19,7 +19,7 @@ from ..regions.records import MOST_REGIONS
 from ..run.folder import APPLIED
 from ..steps.drawn import check_drawing
 from .action_log import LOG_FILE, ActionLog, Body, Row, unreadable
-from .classes import CORRECTIONS, ConflictError, CorrectedClasses, UncorrectedClasses, split_regions
+from .classes import CORRECTIONS, DRAWN, ConflictError, CorrectedClasses, UncorrectedClasses, split_regions
 from .schema import ActionRequest, Draw, FalseAlarm, Merge, Move, Name, Split, Undo
 
 REVIEW_LOCK = "review.lock"
@@ -274,6 +274,8 @@ class Session:
                     for image, region, label in self.log.made_on(row.id)["regions"]
                     if now.get((image, region), label) != label
                 ]
+                drawn = [(one["image"], one["region"]) for one in row.body.get("drawn", [])]
+                moves += [[*key, DRAWN, now[key]] for key in drawn if key in now]
                 body = {"moves": moves, "labels": row.body["labels"], "names": row.body["old"]}
                 self.append("applied", body, f"end:{row.id}", before)
             else:
