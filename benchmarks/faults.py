@@ -46,11 +46,18 @@ from faults.servers import (
     too_many_pictures,
 )
 from faults.strangers import attack
+from faults.studio import killed_uploads, open_studio, places_outside, refused_everywhere, sent_bombs, workspace
 from faults.web import Command
 
 from anomalyncd.demo import DEFECT_KINDS, make_line
 
-SERVER_PARTS = ("bombs", "sites", "pictures", "slow", "stale", "crash", "ended", "late", "secrets", "repeated")
+REVIEW_PATHS = (
+    "/", "/api/state", "/api/moves", "/api/hints", "/api/copies", "/api/lesson", "/api/normal", "/api/history", "/crops/0",
+    "/overlay/0",
+)  # fmt: skip
+SERVER_PARTS = (
+    "bombs", "sites", "pictures", "slow", "stale", "crash", "ended", "late", "secrets", "repeated", "studio",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -194,7 +201,7 @@ def servers(options: argparse.Namespace, rng: np.random.Generator, work: Path) -
 
     def sites(web: Command, is_service: bool) -> list[str]:
         own = ["/v1/model", "/metrics", "/openapi.json"]
-        return other_sites(web, own if is_service else ["/", "/api/state", "/api/moves", "/crops/0", "/overlay/0"])
+        return other_sites(web, own if is_service else REVIEW_PATHS)
 
     def slow(web: Command, is_service: bool) -> list[str]:
         if is_service:
@@ -222,6 +229,21 @@ def servers(options: argparse.Namespace, rng: np.random.Generator, work: Path) -
     alone("late", lambda: late_answers(run, content, options.late))
     alone("secrets", lambda: told_secrets(("serve", "review"), run, work))
     alone("repeated", lambda: repeated_region(run, work))
+    alone("studio", lambda: in_studio(options, rng, run, line, work))
+    return failures
+
+
+def in_studio(options: argparse.Namespace, rng: np.random.Generator, run: Path, line: Path, work: Path) -> list[str]:
+    """Everything that strangers can send to the studio."""
+    place = workspace(run, line, work)
+    failures = refused_everywhere(place) + places_outside(place, rng)
+    failures += sent_bombs(place, BOMBS, 2048)
+    failures += killed_uploads(place, next((line / "images").rglob("*.png")).read_bytes(), options.kills, rng)
+    with open_studio(place) as web:
+        good = [lambda: web.ask("/api/state"), lambda: web.ask("/runs/plate/review/api/state")]
+        for path in ("/api/runs", "/runs/plate/review/api/actions"):
+            failures += half_requests_end(web, path, 30)
+        failures += slow_connections(web, options.slow, good, "/api/runs", options.seconds)
     return failures
 
 

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from anomalyncd.run.finished import FinishedRun
+
 from .scenes import content, differences
 from .web import HOST, Answer, Command, Web, half_body, half_head, nothing, slow_crowd
 
@@ -166,7 +168,8 @@ def stale_actions(web: Web) -> list[str]:
     late = [
         {"kind": "name", "label": labels[1], "name": "too late"}, {"kind": "merge", "from": labels[1], "into": labels[0]},
         {"kind": "split", "label": labels[1]}, {"kind": "move", "regions": [0], "to": None},
-        {"kind": "false_alarm", "regions": [0]}, {"kind": "undo", "action": now["undo"]["id"]},
+        {"kind": "false_alarm", "regions": [0]}, {"kind": "draw", "image": 0, "strokes": [{"points": [[0, 0]]}], "to": None},
+        {"kind": "undo", "action": now["undo"]["id"]},
     ]  # fmt: skip
     for action in late:
         answer = web.act(old, **action)
@@ -239,8 +242,12 @@ def killed_applies(start: Path, count: int, rng: np.random.Generator, work: Path
             state = web.ask("/api/state").json
             label = next(card["label"] for card in state["classes"] if card["n_regions"])
             region = web.ask(f"/api/classes/{label}/regions").json["regions"][0]["id"]
+            n_regions = sum(card["n_regions"] for card in state["classes"])
             # A person confirms what is there: nothing in the labels tells afterwards whether that was applied.
             state = web.act(state, kind="move", regions=[region], to=label).json["state"]
+            if is_drawn := number % 2 == 1:  # and another time draws what was missed
+                strokes = [{"points": [[0.3, 0.3], [0.6, 0.3], [0.6, 0.6], [0.3, 0.6]]}]
+                state = web.act(state, kind="draw", image=0, strokes=strokes, to=label).json["state"]
             begun = time.monotonic()
             web.post("/api/apply", version=state["version"])
             delay = float(rng.uniform(0, longest)) if number % 3 == 2 and longest else None
@@ -257,7 +264,10 @@ def killed_applies(start: Path, count: int, rng: np.random.Generator, work: Path
         moments[moment] += 1
         with Command("review", run) as web:
             state = web.ask("/api/state").json
-        expected = (0, True) if done else (1, False)
+        expected = (0, True) if done else (1 + is_drawn, False)
+        found = FinishedRun(run)
+        if len(found.store.regions) != n_regions + (is_drawn and done):
+            failures.append(f"killed {moment}: {len(found.store.regions)} regions, {n_regions} before the drawing")
         if (state["n_actions"], state["applied"] > 0) != expected:
             failures.append(
                 f"killed {moment}: {state['n_actions']} corrections wait, applied {state['applied']}, {state['notice']!r}"

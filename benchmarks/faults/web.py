@@ -23,7 +23,7 @@ from typing import Any
 HOST = "127.0.0.1"
 MODULES = (
     "anomalyncd.cli", "anomalyncd.estimator", "anomalyncd.review.app", "anomalyncd.serve.app", "anomalyncd.serve.server",
-    "anomalyncd.detect.patchcore",
+    "anomalyncd.detect.patchcore", "anomalyncd.studio.app", "anomalyncd.day.html",
 )  # fmt: skip
 PATIENCE = 120.0  # seconds for a command to start or to end on a busy machine
 
@@ -82,6 +82,10 @@ class Web:
         """Send JSON to the review, under a new key unless one is given."""
         return self.ask(path, json.dumps({"key": next(self._keys), **content}).encode())
 
+    def post_plain(self, path: str, content: Any) -> Answer:
+        """Send JSON to the studio."""
+        return self.ask(path, json.dumps(content).encode())
+
     def act(self, state: Mapping[str, Any], **action: Any) -> Answer:
         """An action on the review by someone who has seen this state."""
         return self.post("/api/actions", version=state["version"], table=state["table"], action=action)
@@ -99,13 +103,13 @@ def _main(output: str, arguments: list[str], environment: dict[str, str]) -> Non
 
 
 class Command(Web):
-    """`anomalyncd serve` or `review` of a run, once it answers; forked from a process that has imported all of it.
+    """`serve` or `review` of a run, or `studio` of a workspace, once it answers; forked from a process with all imports.
 
     said : all that it has printed
     """
 
     def __init__(self, name: str, run: Path, *options: object, token: str | None = None) -> None:
-        arguments = [name, run, "--port", 0, *options, *(["--no-browser"] if name == "review" else [])]
+        arguments = [name, run, "--port", 0, *options, *(["--no-browser"] if name in ("review", "studio") else [])]
         self._output = tempfile.TemporaryDirectory()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", *MODULES])

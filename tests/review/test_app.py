@@ -15,6 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 import cv2
 import numpy as np
 import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
 
 from anomalyncd.review import app as app_module
 from anomalyncd.review.page_data import Pictures
@@ -370,3 +373,29 @@ def test_a_mistake_of_ours_has_a_number_and_no_traceback(client, monkeypatch, ca
     assert answer.status_code == 500 and "secret" not in answer.text
     assert answer.json()["detail"].split()[2].rstrip(":") in caplog.text and "a secret" in caplog.text
     assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_no_request_that_the_schema_allows_makes_an_unexpected_error(client):
+    app = client.http.app
+
+    async def without_end(scope, receive, send):
+        """The app, which would be over after the first of schemathesis' calls."""
+        if scope["type"] != "lifespan":
+            await app(scope, receive, send)
+            return
+        for step in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{step}.complete"})
+
+    here = {"Host": "127.0.0.1"}
+    found = schemathesis.openapi.from_asgi("/api/openapi.json", without_end, headers=here)
+    operations = [operation.ok() for operation in found.get_all_operations()]
+    assert len(operations) >= 15
+    for operation in operations:
+
+        @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(case=operation.as_strategy())
+        def check(case):
+            case.call_and_validate(headers=here, checks=[not_a_server_error])
+
+        check()
