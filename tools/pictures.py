@@ -22,6 +22,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from PIL import Image
 
 MISSED, AROUND = "scratch/001.png", 4  # a defect that the demo takes for a false alarm; pixels
 WIDE, NARROW = (1280, 860), (390, 844)
@@ -76,7 +77,9 @@ class Camera:
     def take(self, name: str, *, publish: bool = False) -> None:
         self.ready()
         if publish:
-            self.page.screenshot(path=self.out / f"{name}.png")
+            file = self.out / f"{name}.png"
+            self.page.screenshot(path=file)
+            Image.open(file).convert("RGB").quantize(256).save(file, optimize=True)  # a third of the size
         if self.look is not None:
             for size, scheme in ((WIDE, "light"), (WIDE, "dark"), (NARROW, "light"), (NARROW, "dark")):
                 self.page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
