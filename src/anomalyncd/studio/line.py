@@ -54,12 +54,15 @@ def line_answer(path: Path) -> LineAnswer:
     chance = run.images["false_alarm"].to_numpy(np.float64)
     edges = scores.edges
     shares = sorted({*SHARES, scores.rate})
+    counts = [int((chance <= share).sum()) for share in shares]
+    n_defects = int((run.images["label"] != 0).sum())
+    decided = n_defects - int((chance <= scores.rate).sum())  # by people, or by looks: they stay where they are
     return LineAnswer(
-        share=scores.rate, n_images=len(chance), n_defects=int((run.images["label"] != 0).sum()),
+        share=scores.rate, n_images=len(chance), n_defects=n_defects,
         edges=edges.tolist(), own=np.histogram(scores.own, edges)[0].tolist(),
         normal=np.histogram(scores.learned, edges)[0].tolist(),
         steps=[
-            LineStep(share=share, line=float(known.scores.level(share)), n_defects=int((chance <= share).sum()))
-            for share in shares
+            LineStep(share=share, line=float(known.scores.level(share)), n_defects=max(0, count + decided))
+            for share, count in zip(shares, counts, strict=True)
         ],
     )  # fmt: skip

@@ -19,7 +19,7 @@ export class FolderField {
     this.open = make("button", { type: "button", onclick: () => this.look(), "aria-describedby": `chosen-${this.id}` }, "Choose a folder …");
     this.clear = make("button", { type: "button", hidden: true, onclick: () => this.choose(null) }, "None");
     this.list = make("div", { class: "picker", hidden: true });
-    this.input = make("input", { type: "file", multiple: true, accept: ".png,.jpg,.jpeg,.bmp,.tif,.tiff,.webp", class: "visually-hidden", tabindex: -1, "aria-label": `Files for ${title}`, onchange: () => this.take([...this.input.files]) });
+    this.input = make("input", { type: "file", multiple: true, accept: ".png,.jpg,.jpeg,.bmp,.tif,.tiff,.webp", hidden: true, "aria-label": `Files for ${title}`, onchange: () => this.take([...this.input.files]) });
     this.send = make("button", { type: "button", onclick: () => this.input.click() }, "Send files …");
     this.sent = make("p", { class: "faint", role: "status" });
     this.element = make("fieldset", { "data-field": this.id }, make("legend", {}, title), make("p", { class: "faint" }, hint), this.chosen, make("div", { class: "row" }, this.open, files && this.send, this.clear, files && make("span", { class: "faint" }, "or drop images here")), files && this.input, this.sent, this.list);
