@@ -15,16 +15,20 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
-from anomalyncd.demo import make_line
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.tables import read_csv, read_names
 
 SLOW = 400_000  # milliseconds: jobs are processes of their own, on a machine that may be busy
 TINY = ("--backbone", "tiny", "--set", "features.views=1", "--set", "learn.bank_views=2", "--set", "learn.epochs=2")
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
-KINDS = ("crack", "hole", "scratch", "stain")
+KINDS = {
+    "blue": ((220, 60, 20), 18, 18), "green": ((40, 200, 40), 6, 44), "red": ((30, 30, 220), 44, 6),
+    "white": ((250, 250, 250), 30, 30),
+}  # fmt: skip
 
 
 class Server:
@@ -54,18 +58,22 @@ class Server:
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory, browser: Any) -> Path:
-    """Images of a small line: four kinds, good ones, one of which is among the images, and some for later."""
-    folder = tmp_path_factory.mktemp("studio")
-    make_line(folder / "made", kinds=KINDS, n_per_class=5, n_normal=7, n_combined=0, size=96)
-    images = folder / "made/images"
-    (folder / "line/plates").mkdir(parents=True)
-    (folder / "line/new").mkdir()
-    shutil.move(images / "good", folder / "line/good")
-    shutil.move(min((folder / "line/good").iterdir()), folder / "line/plates/good.png")
-    for kind in sorted(images.iterdir()):
-        for number, file in enumerate(sorted(kind.iterdir())):
-            target = "new" if number == 0 else "plates"
-            shutil.copy(file, folder / "line" / target / f"{kind.name}-{file.name}")
+    """Images that even a tiny network tells apart: four kinds, good ones, one of them among the images, some for later."""
+    folder, rng = tmp_path_factory.mktemp("studio"), np.random.default_rng(0)
+
+    def write(name: str, colour: tuple[int, int, int] | None, height: int = 0, width: int = 0) -> None:
+        image = rng.integers(95, 105, (96, 96, 3), dtype=np.uint8)
+        y, x = rng.integers(8, 40, 2)
+        image[y : y + height, x : x + width] = colour or 0
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(folder / name), image)
+
+    for kind, (colour, height, width) in KINDS.items():
+        for number in range(5):
+            write(f"line/{'plates' if number else 'new'}/{kind}-{number}.png", colour, height, width)
+    for number in range(6):
+        write(f"line/good/{number}.png", None)
+    write("line/plates/good.png", None)
     return folder
 
 

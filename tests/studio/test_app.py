@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from anomalyncd.studio.app import make_studio
 from anomalyncd.studio.jobs import Jobs
 from anomalyncd.studio.roots import Roots
+from anomalyncd.studio.uploads import Uploads
 
 Open = Callable[..., Any]
 TOKEN = "a-token-of-my-own"
@@ -341,6 +343,15 @@ def test_uploads_are_bounded_and_guarded(studio: Open, place: Path, monkeypatch:
         ).status_code
         == 413
     )
+
+
+def test_many_of_one_name_at_once_are_all_kept(studio: Open, place: Path) -> None:
+    http = studio()
+    http.post("/api/uploads", json={"name": "some"})
+    uploads, content = Uploads(http.app.state.workspace), picture_bytes(place)
+    with ThreadPoolExecutor(8) as pool:
+        names = list(pool.map(lambda _: uploads.take("some", "a.png", content), range(24)))
+    assert len(set(names)) == 24 and all((place / "work/dropped/some" / name).read_bytes() == content for name in names)
 
 
 def test_a_run_may_not_take_the_folder_of_what_is_dropped(studio: Open) -> None:

@@ -22,7 +22,7 @@ from ..steps.drawn import as_one
 from . import schema
 from .action_log import Row
 from .apply import Applier
-from .classes import DRAWN, CorrectedClasses, UncorrectedClasses
+from .classes import DRAWN, UNREAD, CorrectedClasses, UncorrectedClasses
 from .lesson import can_learn
 from .session import Session
 
@@ -47,8 +47,9 @@ def state_answer(session: Session, applier: Applier) -> schema.StateAnswer:
             for rows in [classes.members(label)]
         ]  # fmt: skip
         return schema.StateAnswer(
-            version=session.version, table=before.table, run=session.run.resolve().name, n_images=len(before.images),
-            classes=cards, n_actions=len(classes.done), n_changed=int(moved.sum()), undo=_step(classes, classes.done),
+            version=session.version, table=before.table, run=session.run.resolve().name,
+            n_images=int((images != UNREAD).sum()), classes=cards, n_actions=len(classes.done),
+            n_changed=int(moved.sum()), undo=_step(classes, classes.done),
             redo=_step(classes, classes.undone), notice=session.notice,
             applied=session.applied.id if session.applied else 0, can_learn_normal=can_learn(before),
             job=applier.job and applier.job.answer(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import unicodedata
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class Uploads:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace, self.path = workspace, workspace.path / DROPPED
+        self._lock = threading.Lock()
 
     def folder(self, title: str) -> str:
         """Make a folder for some images; returns its name."""
@@ -50,17 +52,22 @@ class Uploads:
         plain = plain_name(name)
         if suffix_of(plain) not in IMAGE_SUFFIXES:
             raise HTTPException(415, f"“{plain}” is no image that can be read: PNG, JPEG, BMP, TIFF or WebP.")
-        with os.scandir(place) as entries:
-            sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in entries}
-        if len(sizes) >= MOST_FILES or sum(sizes.values()) + len(content) > MOST_OF_ALL:
-            words = f"A folder takes {MOST_FILES:,} images and {MOST_OF_ALL // 10**9} GB at most"
-            raise HTTPException(413, f"{words}: copy more of them into a folder, and choose that.")
         try:
             read_image(content)
         except BadFileError as error:
             raise HTTPException(415, f"“{plain}” cannot be read as an image: {error}") from None
+        with self._lock:  # two of one name at once
+            return self._keep(place, plain, content)
+
+    @staticmethod
+    def _keep(place: Path, plain: str, content: bytes) -> str:
+        with os.scandir(place) as entries:
+            sizes = {entry.name.casefold(): entry.stat(follow_symlinks=False).st_size for entry in entries}
+        if len(sizes) >= MOST_FILES or sum(sizes.values()) + len(content) > MOST_OF_ALL:
+            words = f"A folder takes {MOST_FILES:,} images and {MOST_OF_ALL // 10**9} GB at most"
+            raise HTTPException(413, f"{words}: copy more of them into a folder, and choose that.")
         free, number = plain, 1
-        while free.casefold() in {other.casefold() for other in sizes}:
+        while free.casefold() in sizes:
             number += 1
             free = f"{stem_of(plain)}-{number}{suffix_of(plain)}"
         create(place / f".{free}.partial", content, becomes=place / free)
