@@ -23,7 +23,7 @@ from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.tables import read_csv, read_names
 
 SLOW = 400_000  # milliseconds: jobs are processes of their own, on a machine that may be busy
-TINY = ("--backbone", "tiny", "--set", "features.views=1", "--set", "learn.bank_views=2", "--set", "learn.epochs=2")
+TINY = ("--backbone", "tiny", "--set", "features.views=1")
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
 KINDS = {
     "blue": ((220, 60, 20), 18, 18), "green": ((40, 200, 40), 6, 44), "red": ((30, 30, 220), 44, 6),
@@ -120,7 +120,8 @@ def choose(page: Any, field: str, folder: str) -> None:
 
 def run_job(page: Any) -> None:
     """Wait for the job that the page shows, and go to its run."""
-    page.locator("#to-run").wait_for(timeout=SLOW)
+    page.locator("#to-run, .job[data-state=failed]").wait_for(timeout=SLOW)
+    assert page.locator(".job[data-state=failed]").count() == 0, page.locator(".job").inner_text()
     page.locator("#to-run").click()
     page.locator("table.classes").wait_for()
 

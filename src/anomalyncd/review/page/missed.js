@@ -73,8 +73,8 @@ export async function learnAsNormal(cards, images, done) {
     const told = await learn(false);
     if (gone) return;
     text(
-      `Of ${counted(told.n_defective, "other image")} that the run calls defective, ${told.turned.length.toLocaleString("en")} would score like normal ones` +
-        (told.lost.length ? `, ${told.lost.length.toLocaleString("en")} of which people placed or named as defects: such would be missed.` : ", and none of these is a defect that people placed or named."),
+      `Of ${counted(told.n_defective, "other image")} that the run calls defective, ${told.turned.length ? told.turned.length.toLocaleString("en") : "none"} would score like normal ones` +
+        (!told.turned.length ? "." : told.lost.length ? `, ${told.lost.length.toLocaleString("en")} of which people placed or named as defects: such would be missed.` : ", and none of these is a defect that people placed or named."),
     );
     $("lesson-details").replaceChildren(...[told.lost.length ? line(`Would be missed: ${names(told.lost)}`) : "", told.turned.length ? line(`Would be normal: ${names(told.turned)}`) : ""].filter(Boolean));
     keep.disabled = false;
