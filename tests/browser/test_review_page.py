@@ -370,7 +370,9 @@ def test_the_report_opens_offline(page: Any, run: Path, tmp_path: Path):
     write_report(FinishedRun(run))
     page.context.set_offline(True)
     page.goto((run / "report.html").as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
     text = page.locator("body").inner_text()
     for name in set(read_csv(run / "images.csv")["class_name"]):
         assert name in text
