@@ -146,9 +146,7 @@ def sent_bombs(place: Path, contents: Mapping[str, Callable[[Path], Any]], most_
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(send, contents))
         counts = Counter(answer.status for _, answer in answers)
-        failures = [
-            f"{name}: {a.status} {a.body[:80]!r}" for name, a in answers if a.status not in (201, 413, 415)
-        ]
+        failures = [f"{name}: {a.status} {a.body[:80]!r}" for name, a in answers if a.status not in (201, 413, 415)]
         if web.peak_mb > before + most_mb:
             failures.append(f"{web.peak_mb:.0f} MB, {before:.0f} before")
         print(f"  {len(answers)} images: {dict(counts)}; {web.peak_mb:.0f} MB, {before:.0f} before", flush=True)
