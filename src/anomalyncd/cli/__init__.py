@@ -17,6 +17,7 @@ from ..errors import AnomalyNCDError
 from ..studio.as_job import JOB, as_job
 from .bench import bench
 from .commands import binarize, demo, detect, discover, weights
+from .correct import correct
 from .day import day
 from .finished import evaluate, export, predict, report, update
 from .servers import review, serve, studio
@@ -26,7 +27,7 @@ __all__ = ["app", "main"]
 
 STOPPED = 130  # what typer exits with on Ctrl-C
 COMMANDS: tuple[Callable[..., None], ...] = (
-    day, discover, detect, predict, evaluate, binarize, demo, export, report, review, serve, studio, update, watch,
+    correct, day, discover, detect, predict, evaluate, binarize, demo, export, report, review, serve, studio, update, watch,
 )  # fmt: skip
 
 app = typer.Typer(

@@ -94,6 +94,10 @@ class Results:
         """Label → name of all classes but the normal one."""
         return {label: name for label, name in self.classes.items() if label != NORMAL}
 
+    def regions(self, name: str) -> list[Finding]:
+        """All regions of an image, false alarms too."""
+        return list(self._regions.get(name, ()))
+
     def masks(self, image: Image) -> Iterator[tuple[Finding, NDArray[np.bool_]]]:
         """The findings of an image, each with its mask (H, W) bool; its box where the run's mask is gone."""
         if not image.findings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import cv2
 import numpy as np
@@ -300,7 +300,17 @@ def first_regions(regions: Sequence[Region]) -> dict[int, int]:
     return first
 
 
-def strengths(regions: Sequence[Region]) -> npt.NDArray[np.float64]:
+class Strong(Protocol):
+    """What has a strength."""
+
+    @property
+    def area(self) -> float: ...
+
+    @property
+    def score(self) -> float: ...
+
+
+def strengths(regions: Sequence[Strong]) -> npt.NDArray[np.float64]:
     """(R,) by which the main region of an image is told: √area times score."""
     return np.array([np.sqrt(region.area) * region.score for region in regions])
 
