@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +284,32 @@ def test_random_state_is_the_only_chance(line: Line) -> None:
     assert not np.array_equal(probabilities(0), probabilities(1))
 
 
+def test_probabilities_and_features_as_tables(fitted: AnomalyNCD, line: Line) -> None:
+    np.testing.assert_array_equal(
+        fitted.predict_proba(line.images[:5], maps=line.maps[:5]),
+        fitted.predict(line.images[:5], maps=line.maps[:5]).probabilities,
+    )
+    features = fitted.region_features()
+    assert list(features.index) == list(fitted.regions_[["image", "region"]].itertuples(index=False, name=None))
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1, atol=1e-4)
+    same = fitted.regions_["label"].to_numpy()[:, None] == fitted.regions_["label"].to_numpy()
+    alike = features.to_numpy() @ features.to_numpy().T
+    assert alike[same].mean() > alike[~same].mean()
+
+
+def test_names_and_corrections_from_a_script(line: Line, tmp_path: Path) -> None:
+    model = AnomalyNCD(4, **TINY).fit(line.images, masks=line.masks, run=tmp_path / "run")
+    image = model.regions_["image"].iloc[0]
+    moved = model.correct({(image, 0): 0}, names={1: "Riß", 2: "dent"})
+    assert (image, 0) in [(move.image, move.region) for move in moved]
+    for again in (model, AnomalyNCD.load(tmp_path / "run")):
+        assert {"Riß", "dent"} <= set(again.run_.names.values())
+        assert again.images_.set_index("image").loc[image, "label"] == 0
+    for names in ({9: "x"}, {1: ""}, {1: "a\nb"}, {1: "DENT"}, {1: 3}):
+        with pytest.raises(DataError, match=r"there is no class 9|must be a line of text|two classes would be called"):
+            model.correct(names=names)  # type: ignore[arg-type]
+
+
 def test_models_on_masks_take_no_maps(fitted_on_masks: AnomalyNCD, line: Line) -> None:
     with pytest.raises(DataError, match="fitted on masks"):
         fitted_on_masks.predict(line.images, maps=line.maps)
@@ -391,6 +419,16 @@ def test_every_class_of_a_combined_image_is_listed(line: Line) -> None:
     assert model.images_["classes"][11] == str(red)
     together = model.regions_[model.regions_["image"] == "image_000010"].sort_values("y")
     assert together["label"].tolist() == [square, red]
+
+
+def test_importing_the_estimator_loads_no_torch() -> None:
+    """It is what takes seconds: all of it under 2 s of processor time is measured in no test, but follows from this."""
+    source = (
+        "import sys\nfrom anomalyncd import AnomalyNCD\nAnomalyNCD(3)\n"
+        "print({'torch', 'timm', 'torchvision', 'matplotlib', 'onnx', 'fastapi'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_public_names() -> None:

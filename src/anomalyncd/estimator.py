@@ -21,12 +21,13 @@ from .discovery.model import DiscoveryModel
 from .errors import DataError, RunError, SettingsError, WrongTypeError
 from .paths import path_of, resolved
 from .progress import Silent
-from .run.finished import FinishedRun
+from .run.finished import FinishedRun, Key
 from .run.folder import IMAGES_TABLE, LOG, RunFolder
 from .run.log import logging_to
 
 if TYPE_CHECKING:  # imported where they are called: torch is needed to learn and to predict, not to import this
     from .detect.base import Detector
+    from .discovery.relearn import Move
     from .discovery.update import Update
     from .guide.suggest import Suggestions
     from .known.given import KnownKinds
@@ -225,20 +226,11 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self.predict(images, maps=maps, masks=masks).probabilities
 
     def region_features(self) -> pd.DataFrame:
-        """What the classes were made from: a row for each of `regions_`, in its order, and a column for each of D features.
-
-        Rows are unit vectors, indexed by `image` and `region`. It has no column where nothing was learned.
-        """
-        run = self._fitted
-        classifier = run.model.classifier
+        """What the classes were made from: a unit vector for each row of `regions_`, in its order; empty if nothing was."""
+        run, classifier = self._fitted, self._fitted.model.classifier
         vectors = np.empty((len(run.regions), 0)) if classifier is None else classifier.space.transform(run.features)
         index = pd.MultiIndex.from_frame(run.regions[["image", "region"]])
         return pd.DataFrame(vectors, index=index, columns=[f"f_{k}" for k in range(vectors.shape[1])])
-
-    @property
-    def detector_name(self) -> str | None:
-        """Of the detector that is stored with the run; None where maps or masks were given."""
-        return self._fitted.detector_name
 
     def predictor(self, *, bare: bool = True) -> Predictor:
         """For callers that take the results of images a few at a time; bare : images come without maps and masks."""
@@ -266,6 +258,19 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             found = update_run(run.path, dataset, progress, known=known, device=self.device)
         self._set(FinishedRun(run.path, device=self.device))
         return found
+
+    def correct(
+        self, regions: Mapping[Key, int] | None = None, *, names: Mapping[int, str] | None = None
+    ) -> list[Move]:
+        """Name classes, and learn again from regions that a person placed, as Apply of the review; returns what moved.
+
+        regions : (image, region) → class, 0 a false alarm, a number that is not there yet a new class; names : of classes
+        """
+        from .discovery.relearn import correct_run
+
+        moved = correct_run(self._fitted, regions or {}, names or {}, self._progress)
+        self._set(FinishedRun(self.run_.path, device=self.device))
+        return moved
 
     def suggest(self, n: int = 5) -> Suggestions:
         """What a person should look at next: n regions (rows of `regions_`), and classes that may be one or two."""
