@@ -297,19 +297,6 @@ def test_probabilities_and_features_as_tables(fitted: AnomalyNCD, line: Line) ->
     assert alike[same].mean() > alike[~same].mean()
 
 
-def test_names_and_corrections_from_a_script(line: Line, tmp_path: Path) -> None:
-    model = AnomalyNCD(4, **TINY).fit(line.images, masks=line.masks, run=tmp_path / "run")
-    image = model.regions_["image"].iloc[0]
-    moved = model.correct({(image, 0): 0}, names={1: "Riß", 2: "dent"})
-    assert (image, 0) in [(move.image, move.region) for move in moved]
-    for again in (model, AnomalyNCD.load(tmp_path / "run")):
-        assert {"Riß", "dent"} <= set(again.run_.names.values())
-        assert again.images_.set_index("image").loc[image, "label"] == 0
-    for names in ({9: "x"}, {1: ""}, {1: "a\nb"}, {1: "DENT"}, {1: 3}):
-        with pytest.raises(DataError, match=r"there is no class 9|must be a line of text|two classes would be called"):
-            model.correct(names=names)  # type: ignore[arg-type]
-
-
 def test_models_on_masks_take_no_maps(fitted_on_masks: AnomalyNCD, line: Line) -> None:
     with pytest.raises(DataError, match="fitted on masks"):
         fitted_on_masks.predict(line.images, maps=line.maps)

@@ -266,7 +266,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
         regions : (image, region) → class, 0 a false alarm, a number that is not there yet a new class; names : of classes
         """
-        from .discovery.relearn import correct_run
+        from .steps.correct import correct_run
 
         moved = correct_run(self._fitted, regions or {}, names or {}, self._progress)
         self._set(FinishedRun(self.run_.path, device=self.device))

@@ -84,22 +84,6 @@ def relearn(
     return [Move(*keys[i], int(before.labels[i]), int(after[i])) for i in changed]
 
 
-def correct_run(
-    run: FinishedRun, regions: Mapping[Key, int], names: Mapping[int, str], progress: Silent | None = None
-) -> list[Move]:
-    """As `relearn`, with all regions placed one by one; names are checked first: one line of text, no two alike."""
-    known = {*run.model.classes.tolist(), *regions.values()}
-    after = {label: name for label, name in {**run.names, **names}.items() if label in known}
-    for label, name in names.items():
-        if label not in known:
-            raise DataError(f"{run.path}: there is no class {label}; there are {', '.join(map(str, sorted(known)))}.")
-        if not isinstance(name, str) or not name.strip() or not name.isprintable():
-            raise DataError(f"{run.path}: the name of class {label} must be a line of text, but got {name!r}.")
-        if sum(other.casefold() == name.casefold() for other in after.values()) > 1:
-            raise DataError(f"{run.path}: two classes would be called {name!r}. Place the regions of one in the other.")
-    return relearn(run.path, regions, list(regions), names, progress)
-
-
 @dataclass
 class RunState:
     """What a run holds, for changing it.
