@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -40,10 +41,17 @@ ELSEWHERE = {
     "…": "not whole", "|": "a choice",
 }  # fmt: skip
 
-spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "site" / "reference.py")
-assert spec and spec.loader
-reference = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(reference)
+
+def tool(name: str) -> ModuleType:
+    """A script of tools/site."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / "site" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference, hooks = tool("reference"), tool("hooks")
 
 
 def test_the_page_of_settings_is_made_from_the_settings():
@@ -146,6 +154,17 @@ def test_every_page_is_in_the_menu_of_the_site_and_nothing_else_is() -> None:
     made = {"index.md", "security.md", "contributing.md", "changelog.md", "conduct.md", *MADE}
     assert sorted(menu) == sorted({path.name for path in (ROOT / "docs").glob("*.md")} | made)
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))["cff-version"] == "1.2.0"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_the_site_lead_to_its_pages(page: Path) -> None:
+    """As `make docs` would find, but without the packages that it needs."""
+    there = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*") if path.is_file()}
+    there |= {*hooks.PAGES.values(), *MADE}
+    text = hooks.fitted(page.read_text(encoding="utf-8"), page.parent)
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text)
+    assert set(links) <= there
+    assert page.name != "README.md" or len(links) > 20
 
 
 def test_the_http_reference_has_every_route_and_type() -> None:
