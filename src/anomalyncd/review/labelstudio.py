@@ -130,11 +130,11 @@ def _wanted(results: Results, tasks: Iterator[tuple[str, list[dict[str, Any]]]],
         chosen = [str(label) for answer in answers for label in _value(answer).get("choices", [])]
         found: dict[int, str] = {}
         for answer in drawn:
-            label, region = _label(answer), _region(answer, images[name], regions)
-            if label is None or region is None:
+            label, number = _label(answer), _region(answer, images[name], regions)
+            if label is None or number is None:
                 taken.nowhere.append((name, label or str(answer.get("type"))))
             else:
-                found[region] = real.get(label, label)
+                found[number] = real.get(label, label)
         if not drawn and chosen and regions and real.get(chosen[0]) != results.run.names.get(NORMAL):
             found[regions[int(strengths(regions).argmax())].region] = real.get(chosen[0], chosen[0])
             regions = [region for region in regions if region.region in found]  # nothing is said of the others
