@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
@@ -146,6 +147,16 @@ class Things:
             str(self.odd / "noise.png" / "below"),
         )  # fmt: skip
         self.n_made = 0
+        self.kept = work / "kept"
+        for place in (self.line, self.run):
+            shutil.copytree(place, self.kept / place.name)
+
+    def mend(self) -> None:
+        """Put back what a call did, as it was told to, to the line or to the run: the next one is to find them whole."""
+        for place in (self.line, self.run):
+            if _files(place) != _files(self.kept / place.name):
+                shutil.rmtree(place, ignore_errors=True)
+                shutil.copytree(self.kept / place.name, place)
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
@@ -162,6 +173,12 @@ class Things:
         """A name that nothing has."""
         self.n_made += 1
         return self.work / "made" / str(self.n_made)
+
+
+def _files(folder: Path) -> dict[Path, int]:
+    """Names below a folder, with sizes; but for the log, which every call writes to."""
+    found = (path for path in folder.rglob("*") if path.name not in ("run.log", ".lock"))
+    return {path.relative_to(folder): path.lstat().st_size if path.is_file() else -1 for path in found}
 
 
 class Parameter(NamedTuple):
@@ -271,6 +288,7 @@ def call_commands(things: Things, count: int, rng: np.random.Generator) -> Tally
         for line, _ in zip(command_calls(things, rng), range(count), strict=False):
             outcome = _call_command(line)
             tally.outcomes[outcome.partition(":")[0]] += 1
+            things.mend()
             if outcome.startswith("WRONG"):
                 tally.fail(f"anomalyncd {' '.join(map(_short, line))}", outcome)
     return tally
@@ -464,6 +482,7 @@ def call_api(things: Things, count: int, rng: np.random.Generator) -> Tally:
                 outcome = "WRONG"
                 tally.fail(name, _place(error))
             tally.outcomes[outcome] += 1
+            things.mend()
     return tally
 
 
