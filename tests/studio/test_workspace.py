@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from anomalyncd.studio import workspace as workspace_module
 from anomalyncd.studio.workspace import Workspace
 
 
@@ -48,3 +49,28 @@ def test_a_summary_is_read_again_when_the_tables_change(workspace: Workspace, pr
     found = workspace.summary(product / "run")
     assert found.n_images == 12 and workspace.summary(product / "run") is found
     assert workspace.picture(product / "run")[:2] == b"\xff\xd8"
+
+
+def test_what_was_read_is_kept_for_the_next_studio_until_a_run_changes(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Workspace(place / "work")
+    run = first.runs()["plate"]
+    told = first.summary(run)
+    first.keep()
+    first.close()
+    monkeypatch.setattr(workspace_module, "_read_summary", lambda _: workspace_module.Summary(n_images=-1))
+    second = Workspace(place / "work")
+    assert second.summary(run) == told and told.n_images == 12
+    (run / "images.csv").write_text((run / "images.csv").read_text() + "\n")
+    assert second.summary(run).n_images == -1
+    second.close()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "[[1]]", '[["a", [[1, 2]], {"n_images": "many"}]]', "[" * 100_000])
+def test_damaged_notes_of_an_earlier_studio_are_passed_over(place: Path, content: str) -> None:
+    (place / "work/.studio").mkdir()
+    (place / "work/.studio/summaries.json").write_text(content)
+    found = Workspace(place / "work")
+    assert found.summary(found.runs()["plate"]).n_images == 12
+    found.close()

@@ -69,6 +69,13 @@ class UncorrectedClasses:
         labels[[self.numbers[name] for name in table["image"]]] = table["label"]
         return labels
 
+    @cached_property
+    def boxes(self) -> npt.NDArray[np.float64]:
+        """(R, 4) left, top, right and bottom of each region in shares of its image's sides."""
+        sides = self.run.manifest[["width", "height"]].to_numpy(np.float64)[self.image_of]
+        box = self.regions[["x", "y", "width", "height"]].to_numpy(np.float64)
+        return np.concatenate([box[:, :2], box[:, :2] + box[:, 2:]], axis=1) / np.tile(sides, 2)
+
     def is_current(self) -> bool:
         """Whether no table of the run has changed since."""
         return self.run.signature == self._signature
@@ -170,9 +177,8 @@ class CorrectedClasses:
             points = np.array([point for stroke in drawn.strokes for point in stroke.points])
             (left, top), (right, bottom) = points.min(axis=0).tolist(), points.max(axis=0).tolist()
             return left, top, right, bottom
-        x, y, width, height = (int(self.before.regions[name].to_numpy()[row]) for name in ("x", "y", "width", "height"))
-        rows, columns = self.before.run.size(self.keys[row][0])
-        return x / columns, y / rows, (x + width) / columns, (y + height) / rows
+        left, top, right, bottom = self.before.boxes[row].tolist()
+        return left, top, right, bottom
 
     def named(self, rows: Iterable[int]) -> list[list[Any]]:
         """Image and region of each of these rows, as the log stores them."""

@@ -44,10 +44,10 @@ class Likeness:
 
     def copies(self, classes: UncorrectedClasses) -> list[list[int]]:
         """Numbers of images that are nearly the same, by group."""
-        return self._copies(classes.run.path, len(classes.images))
+        return self._copies(classes.run.path, classes.learned, len(classes.images))
 
     @staticmethod
-    def _read_copies(path: Path, n_images: int) -> list[list[int]]:
+    def _read_copies(path: Path, _learned: str, n_images: int) -> list[list[int]]:
         store = FinishedRun(path, device="cpu").store
         return [] if store.scenes is None or len(store.scenes) != n_images else copies(store.scenes)
 
