@@ -74,7 +74,8 @@ class UncorrectedClasses:
         """(R, 4) left, top, right and bottom of each region in shares of its image's sides."""
         sides = self.run.manifest[["width", "height"]].to_numpy(np.float64)[self.image_of]
         box = self.regions[["x", "y", "width", "height"]].to_numpy(np.float64)
-        return np.concatenate([box[:, :2], box[:, :2] + box[:, 2:]], axis=1) / np.tile(sides, 2)
+        corners = np.concatenate([box[:, :2], box[:, :2] + box[:, 2:]], axis=1)
+        return np.asarray(corners / np.tile(sides, 2))
 
     def is_current(self) -> bool:
         """Whether no table of the run has changed since."""
