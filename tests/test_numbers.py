@@ -16,6 +16,8 @@ import pytest
 CONSTANTS: dict[str, Mapping[str, Any]] = {
     "binarize.ignore": {"MOST_POINTS": 20_000, "SMOOTH": 0.001},
     "binarize.otsu": {"N_BINS": 256},  # grey levels of Otsu's own paper
+    "regions.crops": {"LARGEST_PICTURE": 100_000_000},
+    "regions.drawn": {"LARGEST_SIDE": 2048, "FINE": 4},
     "regions.extract": {"CUT_RATE": 0.05},
     "regions.records": {"MOST_REGIONS": 64, "MOST_WARNINGS": 20},
     "model.backbone": {"FIRST_GUIDED_BLOCK": 3},  # the paper guides the last 9 of 12 blocks
@@ -84,7 +86,7 @@ CONSTANTS: dict[str, Mapping[str, Any]] = {
     "run.folder": {
         "FORMAT": 7, "PATIENCE": 30, "DEEPEST": 100, "LARGEST_TEXT": 500_000_000, "JUNCTION": 0xA0000003,  # Windows' own
     },
-    "run.store": {"SHARD": 16, "LARGEST_PICTURE": 100_000_000, "MAX_NAME": 200},
+    "run.store": {"SHARD": 16, "MAX_NAME": 200},
     "run.tables": {"LARGEST": 4_000_000_000, "MOST_COLUMNS": 10_100, "LONGEST_HEADER": 200_000, "DIGITS": 6},
     "run.work": {"SHOWN": 3, "MOST_STEPS": 2000, "MOST_BYTES": 1_073_741_824},
     "run.writer": {"GROUP": 10_000, "ABANDONED": 24 * 60 * 60},

@@ -14,7 +14,8 @@ from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
 from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.errors import MissingRunError, RunError
-from anomalyncd.run.finished import FinishedRun, _is_count, read_corrections
+from anomalyncd.run.finished import FinishedRun, read_corrections
+from anomalyncd.run.tables import is_count
 
 IMAGES = "image,label,class_name,true_label\na.png,0,normal,good\nb.png,1,,dent\n"
 REGIONS = (
@@ -196,9 +197,9 @@ GOOD: dict[str, Any] = {
     ],
 )  # fmt: skip
 def test_an_estimate_has_numbers_where_they_belong(change: dict[str, Any], right: bool) -> None:
-    assert _is_count({**GOOD, **change}) is right
+    assert is_count({**GOOD, **change}) is right
 
 
 @pytest.mark.parametrize("missing", ["normal", "count", "low", "high", "answers"])
 def test_an_estimate_lacks_nothing(missing: str) -> None:
-    assert not _is_count({name: value for name, value in GOOD.items() if name != missing}) and not _is_count([1])
+    assert not is_count({name: value for name, value in GOOD.items() if name != missing}) and not is_count([1])

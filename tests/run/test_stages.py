@@ -58,7 +58,7 @@ def with_settings(folder: Path, **settings: Any) -> Stages:
 
 def regions(*digests: str, errors: tuple[str, ...] = ("", "x")) -> Any:
     return SimpleNamespace(
-        regions=[SimpleNamespace(digest=digest) for digest in digests],
+        regions=[SimpleNamespace(digest=digest, is_drawn=digest.startswith("drawn ")) for digest in digests],
         images=[SimpleNamespace(error=error) for error in errors],
     )
 
@@ -117,6 +117,7 @@ def test_what_is_learned_depends_on_regions_files_and_what_was_told(tmp_path: Pa
     ]  # fmt: skip
     assert len({plain, *others}) == 5
     assert now.learn_key(images, None, regions("a", "b", errors=("", "y"))) == plain, "why it failed has no say"
+    assert now.learn_key(images, None, regions("a", "drawn c", "b")) == plain, "what people drew came later"
     assert now.learn_key(images, None, regions("a", "b"), []) == plain
 
 

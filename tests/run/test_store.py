@@ -13,11 +13,12 @@ import pytest
 from anomalyncd.data.dataset import Sample
 from anomalyncd.errors import RunError
 from anomalyncd.learn.features import CropBatch
+from anomalyncd.regions.crops import read_crop
 from anomalyncd.regions.extract import Extracted
 from anomalyncd.regions.find import Region
 from anomalyncd.regions.records import ImageRecord
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.store import RegionStore, _pack, extract, file_stem, map_names, numbered_maps, read_crop
+from anomalyncd.run.store import RegionStore, _pack, extract, file_stem, map_names, numbered_maps
 
 
 def test_a_new_store_is_empty_and_grows(tmp_path: Path) -> None:
