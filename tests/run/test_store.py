@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -252,3 +253,35 @@ def test_maps_are_called_as_their_images_where_names_allow_it() -> None:
         "maps/000/"
     )
     assert numbered_maps([Sample("a.png", Path("a.png"))], 7) == ["maps/000/000007_a.npy"]
+
+
+def test_regions_are_put_behind_those_of_their_images(folder: RunFolder) -> None:
+    """Two shards; a person draws on images 2, 2 and 17."""
+    store = filled(folder, 20, Made())
+    before = {k: store.parts["patches"][k] for k in range(20)}
+    more = [
+        Region(index=index, image=f"{index}.png", region=number, box=(0, 0, 1, 1), square=(0, 0, 6), area=1, score=1)
+        for index, number in ((2, 1), (2, 2), (17, 1))
+    ]  # fmt: skip
+    parts = {"patches": np.arange(18, dtype=np.float16).reshape(3, 1, 2, 3)}
+    pictures, masks = np.full((3, 6, 6, 3), 9, np.uint8), np.ones((3, 6, 6), bool)
+    batch = CropBatch(pictures, masks, pictures, masks.astype(np.float32), np.arange(3))
+    drawn = [np.eye(8, dtype=bool), np.zeros((8, 8), bool), np.ones((8, 8), bool)]
+    files = store.insert(Extracted([], more, batch, parts, {0: np.ones((2, 2), bool)}), drawn)
+    assert sorted(files) == ["tokens/00000.safetensors", "tokens/00001.safetensors"]
+    folder.commit(files)
+    for found in (store, RegionStore(folder).read()):
+        keys = [(region.index, region.region) for region in found.regions]
+        assert keys == sorted([*((k, 0) for k in range(20)), (2, 1), (2, 2), (17, 1)])
+        assert [found.images[k].n_regions for k in (1, 2, 17)] == [1, 3, 2]
+        for place, key in enumerate(keys):
+            own = before[key[0]] if key[1] == 0 else parts["patches"][[(2, 1), (2, 2), (17, 1)].index(key)]
+            np.testing.assert_array_equal(found.parts["patches"][place], own)
+    written = cv2.imread(str(folder.place("masks/000/000002_2_1.png")), cv2.IMREAD_GRAYSCALE)
+    np.testing.assert_array_equal(written, np.eye(8) * 255)
+    assert folder.place("masks/000/000017_17_1.png").is_file() and folder.place("crops/000/000002_2_2.png").is_file()
+    assert store.crop([(r.index, r.region) for r in store.regions].index((17, 1)))[0].max() == 9
+    assert not Made().asked and len(filled(folder, 20, Made()).regions) == 23, "whole, with all their pictures"
+    folder.remove("tokens/00001.safetensors")
+    with pytest.raises(RunError, match=r"00001\.safetensors: missing or damaged"):
+        store.insert(Extracted([], more, batch, parts), drawn)
