@@ -163,3 +163,14 @@ def test_what_is_no_map_is_said() -> None:
             as_float_map(wrong)
     assert as_float_map(np.array([[1e300, -1e300]])).tolist() == [[np.inf, -np.inf]]
     assert as_float_map(np.array([[True, False]])).tolist() == [[1, 0]]
+
+
+def test_a_single_finite_pixel_is_a_range() -> None:
+    one = np.full((2, 2), np.nan, np.float32)
+    one[0, 0] = 4
+    with pytest.warns(UserWarning, match="3 pixels of 1 of 2 anomaly maps are NaN or infinite"):
+        fitted = Otsu().fit([one, np.ones((2, 2))])
+    assert (fitted.low_, fitted.high_) == (1, 4)
+    none = np.full((2, 2), np.nan, np.float32)
+    with pytest.warns(UserWarning, match="4 pixels of 1 of 2"):
+        assert Otsu().fit([none, np.eye(2)]).high_ == 1

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
+from anomalyncd.learn import synthetic
 from anomalyncd.learn.synthetic import LEAST, perlin, texture, with_defect
 
 
@@ -85,3 +86,95 @@ def test_a_defect_is_within_a_window() -> None:
         _, mask = with_defect(image, np.random.default_rng(seed))
         rows, columns = np.nonzero(mask)
         assert np.ptp(rows) < 75 and np.ptp(columns) < 120  # half of a side, and a half of that before it
+
+
+class Chance:
+    """A generator that answers what it is told, in turn, and notes what it was asked."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers, self.asked = list(answers), []
+
+    def _next(self, *asked: object) -> object:
+        self.asked.append(asked)
+        return self.answers.pop(0)
+
+    def uniform(self, low: float, high: float, size: object = None) -> object:
+        return self._next("uniform", round(low, 4), round(high, 4), size)
+
+    def integers(self, high: int) -> object:
+        return self._next("integers", int(high))
+
+    def random(self, *given: object, dtype: object = None) -> object:
+        return self._next("random", *given)
+
+
+COLOURS = np.array([[10.0, 20, 30], [110, 220, 130]])
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_octaves_of_noise_are_cut_off_or_made_stripes(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = {n: np.random.default_rng(n).uniform(-1, 1, (5, 6)).astype(np.float32) for n in (4, 8, 16, 32)}
+    monkeypatch.setattr(
+        synthetic, "perlin", lambda shape, cells, rng: noise[cells[0]] if cells[0] == cells[1] else None
+    )
+    rng = Chance(kind, *([12.0] if kind else []), COLOURS)
+    found = texture((5, 6), rng)  # type: ignore[arg-type]
+    total = noise[4] + noise[8] / 2 + noise[16] / 3 + noise[32] / 4
+    mix = 0.5 + 0.5 * (np.sin(12 * total) if kind else np.clip(total, -1, 1))
+    np.testing.assert_allclose(found, COLOURS[0] + mix[..., None] * (COLOURS[1] - COLOURS[0]), rtol=1e-4)
+    assert rng.asked == [("integers", 3), *([("uniform", 8, 25, None)] if kind else []), ("uniform", 0, 255, (2, 3))]
+
+
+def test_grains_fill_the_range_between_two_colours() -> None:
+    grains = np.random.default_rng(0).random((9, 9), dtype=np.float32)
+    rng = Chance(2, grains, 1.5, COLOURS)
+    mix = cv2.GaussianBlur(grains, (0, 0), 1.5)
+    mix = (mix - mix.min()) / (mix.max() - mix.min())
+    np.testing.assert_allclose(texture((9, 9), rng), COLOURS[0] + mix[..., None] * (COLOURS[1] - COLOURS[0]), rtol=1e-4)  # type: ignore[arg-type]
+    assert rng.asked[2] == ("uniform", 0.5, 3, None)
+    assert np.isfinite(texture((2, 2), Chance(2, np.ones((2, 2), np.float32), 1.0, COLOURS))).all()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_defect_by_hand(moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise of 2^3 and 2^2.5 cells; a window from 10 − 6 to 10 + 12 rows and from 8 − 4 to 8 + 9 columns."""
+    image = np.random.default_rng(1).integers(0, 256, (40, 30, 3), dtype=np.uint8)
+    noise = np.random.default_rng(2).uniform(-1, 1, (40, 30)).astype(np.float32)
+    paint = np.full((40, 30, 3), 200, np.float32)
+    cells: list[object] = []
+    monkeypatch.setattr(synthetic, "perlin", lambda shape, given, rng: (cells.append(given), noise)[1])
+    monkeypatch.setattr(synthetic, "texture", lambda shape, rng: paint)
+    rng = Chance(3.0, 2.5, 10, 8, 0.3, 0.3, 0.29 if moved else 0.31, 0.6)
+    made, mask = with_defect(image, rng)  # type: ignore[arg-type]
+    window = np.zeros((40, 30), bool)
+    window[4:22, 4:17] = True
+    np.testing.assert_array_equal(mask, (noise > 0.5) & window)
+    assert cells == [(8, 5)]
+    if moved:
+        paint = np.roll(image, (13, 10), axis=(0, 1)).astype(np.float32)
+    soft = cv2.GaussianBlur(mask.astype(np.float32), (0, 0), 1.0)[..., None] * 0.6
+    np.testing.assert_allclose(made, np.round(image * (1 - soft) + paint * soft), atol=1)
+    assert rng.asked == [
+        ("uniform", 1, 5, None), ("uniform", 1, 5, None), ("integers", 40), ("integers", 30), ("uniform", 0.1, 0.5, None),
+        ("uniform", 0.1, 0.5, None), ("random",), ("uniform", 0.3, 1.0, None),
+    ]  # fmt: skip
+
+
+def test_where_noise_makes_no_defect_it_is_tried_again_and_then_the_window_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[int] = []
+
+    def noise(shape: tuple[int, int], cells: object, rng: object) -> np.ndarray:
+        tried.append(1)
+        found = np.zeros(shape, np.float32)
+        found[0, : int(len(tried) == 3) * 2] = 1  # the third try has two pixels of a thousand, which is enough
+        return found
+
+    monkeypatch.setattr(synthetic, "perlin", noise)
+    monkeypatch.setattr(synthetic, "texture", lambda shape, rng: np.zeros((*shape, 3), np.float32))
+    image = np.zeros((20, 50, 3), np.uint8)
+    _, mask = with_defect(image, Chance(*[3.0, 3.0, 0, 0, 0.5, 0.5] * 3, 0.5, 0.5))  # type: ignore[arg-type]
+    assert len(tried) == 3 and mask.sum() == 2
+    _, mask = with_defect(image, Chance(*[3.0, 3.0, 10, 10, 0.1, 0.1] * 20, 0.5, 0.5))  # type: ignore[arg-type]
+    assert len(tried) == 23 and mask[9:12, 8:15].all() and mask.sum() == 3 * 7
