@@ -6,6 +6,7 @@ What a number does is tested beside its module; most of these tests set smaller 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -19,6 +20,7 @@ CONSTANTS: dict[str, Mapping[str, Any]] = {
     "regions.crops": {"LARGEST_PICTURE": 100_000_000},
     "regions.drawn": {"LARGEST_SIDE": 2048, "FINE": 4},
     "regions.extract": {"CUT_RATE": 0.05},
+    "regions.prefetch": {"WORKERS": min(4, os.cpu_count() or 1), "DEPTH": 2 * min(4, os.cpu_count() or 1)},
     "regions.records": {"MOST_REGIONS": 64, "MOST_WARNINGS": 20},
     "model.backbone": {"FIRST_GUIDED_BLOCK": 3},  # the paper guides the last 9 of 12 blocks
     # Channels of CPR's branch: fewer than the paper's, see docs/detectors.md.

@@ -195,3 +195,11 @@ def test_the_largest_group_gets_the_lowest_number_above_all_that_were_ever_used(
     for least, numbers in ((5, {4}), (6, {-1})):  # with 5, those of the smaller kind go to the only new class there is
         found = open_classes(blocks, ONE, np.arange(38), labels, 30, np.zeros(38, bool), least, 0)
         assert set(found[30:].tolist()) == numbers
+
+
+def test_regions_of_before_stay_normal_ones_too() -> None:
+    """The first new region seems to be of class 1; a region of the run that is normal looks like the new kind."""
+    blocks = np.concatenate([regions(0, [*OLD, 7]), regions(1, [7] * 4)])
+    labels = np.array([*OLD, 0, 1, -1, -1, -1])
+    found = open_classes(blocks, ONE, np.arange(35), labels, 31, np.zeros(35, bool), 3, 3)
+    assert found.tolist() == [*OLD, 0, 4, 4, 4, 4]

@@ -159,3 +159,16 @@ def test_a_network_that_a_state_does_not_fit_stays_as_it_was(tmp_path: Path) -> 
         rate=lambda _: 0.1,
     )  # fmt: skip
     assert same(other.state_dict(), alone.state_dict())
+
+
+def test_the_chance_of_a_round_is_that_of_the_seed_and_its_number() -> None:
+    net, drawn = nn.Linear(1, 1), []
+
+    def losses(number: int) -> Iterator[Tensor]:
+        drawn.append(float(torch.rand(())))
+        yield net(torch.ones(1, 1)).sum()
+
+    train(net, torch.optim.SGD(net.parameters()), losses, rounds=2, seed=7, rate=lambda _: 0.1)
+    for number, found in enumerate(drawn):
+        with seeded(7, number):
+            assert float(torch.rand(())) == found

@@ -336,3 +336,14 @@ def test_work_of_people_is_refused_or_kept(run: RunFolder) -> None:
     run.drop_results("more")
     assert run.kept == run.path / "kept" / "2" and not run.place("classes.json").exists()
     assert sorted(path.name for path in run.kept.iterdir()) == ["classes.json", "stages.json"]
+
+
+def test_a_link_to_a_file_is_refused_wherever_it_lies(run: RunFolder) -> None:
+    run.write_text("folder/real.txt", "1")
+    (run.path / "folder" / "link.txt").symlink_to("real.txt")
+    with pytest.raises(RunError, match="is a link"):
+        list(run.files())
+    (run.path / "folder" / "link.txt").unlink()
+    (run.path / "elsewhere").symlink_to(run.path / "folder")
+    with pytest.raises(RunError, match="is a link"):
+        list(run.files())
