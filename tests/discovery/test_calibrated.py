@@ -202,3 +202,125 @@ def test_looks_of_normal_images_are_those_of_whole_images(tmp_path: Path, monkey
     )  # fmt: skip
     found = module._describe_normal(stages, model)
     assert found is not None and found[0].tolist() == [0.2, 0.1] and found[1].tolist() == [[[1, 2]], [[5, 6]]]
+
+
+class Flow:
+    """What `discover` calls, noted in order; each answers what is said here."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, bare: bool, told: tuple[str, ...] = ()) -> None:
+        self.told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        picture = np.zeros((2, 2, 3), np.uint8)
+        given = None if bare else picture[..., 0]
+        self.dataset = Dataset([Sample("a", picture, given), Sample("b", picture, given)])
+        self.store = SimpleNamespace(images=[], regions=[1], parts={})
+        model = SimpleNamespace(false_alarms=None, names={}, classes=np.array([0]))
+        self.result = SimpleNamespace(labels=np.array([0]), regions=pd.DataFrame())
+        made = [Sample("a", picture, picture[..., 0]), Sample("b", picture, picture[..., 0])]
+        answers = {
+            "_check": None, "join_known": (self.dataset, SimpleNamespace(normal=told, key=["told"])), "read_names": {1: "x"},
+            "read_corrections": {}, "make_maps": (made, None), "normal_samples": ["normal maps"], "_fit_range": None,
+            "_find_regions": self.store, "report_files": {"c": "damaged"}, "_find_base_regions": "base regions",
+            "_describe_normal": "looks", "manifest": "rows", "classify_stored": (self.result, {"f": b"1"}),
+            "_warn_of_results": None, "_learned": "learned before", "_learn": (model, {}, {("a", 0): 1}),
+        }  # fmt: skip
+        for name, answer in answers.items():
+            monkeypatch.setattr(module, name, self.noting(name, answer))
+
+    def noting(self, name: str, answer: Any) -> Any:
+        return lambda *given, **named: (self.told.append((name, given, named)), answer)[1]
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _, _ in self.told]
+
+    def of(self, name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return next((given, named) for own, given, named in self.told if own == name)
+
+
+def flowing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: Flow, *, line: Any = None, **given: Any) -> Any:
+    stages = begun(tmp_path)
+    learned: list[Any] = []
+
+    def learning(dataset: Any, base: Any, novel: Any, known: Any, read: Any, make: Any) -> Any:
+        learned.append((dataset, base, novel, known, read()))
+        return make()
+
+    monkeypatch.setattr(stages, "learning", learning)
+    monkeypatch.setattr(stages.folder, "commit", lambda files: learned.append(files))
+    monkeypatch.setattr(module, "DiscoveryModel", lambda config: SimpleNamespace(false_alarms=line))
+    found = module.discover(stages, flow.dataset, **given)
+    return stages, learned, found
+
+
+def test_the_steps_of_a_run_on_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Flow(monkeypatch, bare=False)
+    stages, learned, found = flowing(tmp_path, monkeypatch, flow, normal=["n"])
+    assert flow.names == [
+        "_check", "join_known", "read_names", "read_corrections", "_fit_range", "_find_regions", "report_files", "_learned",
+        "_learn", "manifest", "classify_stored", "_warn_of_results",
+    ]  # fmt: skip
+    assert stages.normal == ["n"] and found.skipped == {"c": "damaged"} and found.result is flow.result
+    assert list(stages.seconds) == ["range", "regions", "learning"]
+    dataset, base, novel, known, before = learned[0]
+    assert (
+        dataset is flow.dataset
+        and base is None
+        and novel is flow.store
+        and known == ["told"]
+        and before == "learned before"
+    )
+    assert learned[1]["f"] == b"1" and b"n_classes: 3" in learned[1]["config.yaml"]
+    assert flow.of("_learn")[0][2:5] == (flow.store, None, None)
+    assert flow.of("classify_stored")[1]["fixed"] == {("a", 0): 1} and flow.of("classify_stored")[0][3] == "rows"
+
+
+def test_the_steps_where_the_detector_makes_the_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Flow(monkeypatch, bare=True, told=("b",))
+    stages, learned, _ = flowing(tmp_path, monkeypatch, flow, base="base", normal=["n"], detector="d")
+    assert flow.of("make_maps")[1] == {"normal": ["n"], "detector": "d"}
+    assert stages.normal[0] == "normal maps" and [sample.id for sample in stages.normal[1:]] == ["b"]
+    assert all(sample.map is not None for sample in learned[0][0]) and learned[0][1] == "base"
+    assert list(stages.seconds) == ["maps", "range", "regions", "base set", "learning"]
+    assert flow.of("_learn")[0][3] == "base regions"
+
+
+@pytest.mark.parametrize(
+    ("line", "normal", "regions", "described"),
+    [
+        (SimpleNamespace(moved=False), ["n"], [1], True), (SimpleNamespace(moved=True), ["n"], [1], False),
+        (None, ["n"], [1], False), (SimpleNamespace(moved=False), [], [1], False),
+        (SimpleNamespace(moved=False), ["n"], [], False),
+    ],
+)  # fmt: skip
+def test_when_normal_images_are_looked_at(
+    line: Any, normal: list[str], regions: list[int], described: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(monkeypatch, bare=False)
+    flow.store.regions = regions
+    flowing(tmp_path, monkeypatch, flow, line=line, normal=normal)
+    assert ("_describe_normal" in flow.names) is described
+    assert flow.of("_learn")[0][4] == ("looks" if described else None)
+
+
+def test_the_range_and_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = begun(tmp_path, binarize={"method": "otsu", "min_map_size": 0})
+    picture, maps = np.zeros((4, 4, 3), np.uint8), [np.full((4, 4), value) for value in (1.0, 3.0)]
+    dataset = Dataset([Sample(str(k), picture, values) for k, values in enumerate(maps)])
+    stages.normal = [Sample("n", picture, np.full((4, 4), 0.5))]
+    seen: list[Any] = []
+    monkeypatch.setattr(module, "_calibrated", lambda figures, progress: (seen.append(figures), "line")[1])
+    model = DiscoveryModel(stages.config)
+    module._fit_range(stages, model, dataset)
+    assert model.binarizer is not None and (model.binarizer.low_, model.binarizer.high_) == (1, 3)
+    assert model.false_alarms == "line"
+    assert {name: values.tolist() for name, values in seen[0].items()} == {
+        "scores": [1, 3], "peaks": [1, 3], "normal_scores": [0.5], "normal_peaks": [0.5],
+    }  # fmt: skip
+    for settings in ({"has_normal": False}, {"learn": {"normal": "class"}}):
+        other = begun(tmp_path, binarize={"method": "otsu", "min_map_size": 0}, **settings)
+        plain = DiscoveryModel(other.config)
+        module._fit_range(other, plain, dataset)
+        assert plain.false_alarms is None and plain.binarizer is not None
+    masked = DiscoveryModel(stages.config)
+    module._fit_range(stages, masked, Dataset([Sample("a", picture)]))
+    assert masked.binarizer is None and len(seen) == 1
