@@ -320,3 +320,12 @@ def test_the_best_of_three_searches_counts(monkeypatch: pytest.MonkeyPatch) -> N
     asked: list[int] = []
     monkeypatch.setattr(module, "louvain", lambda given, rng: (asked.append(1), tries[len(asked) - 1])[1])
     assert by_communities(net, 9, np.random.default_rng(0)) == 2 and len(asked) == 3
+
+
+def test_clouds_are_compared_in_two_parts_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(module, "above_clouds", lambda points, count, rng: (asked.append(count), 9.0)[1])
+    monkeypatch.setattr(module, "by_silhouette", lambda points, most: 2)
+    monkeypatch.setattr(module, "by_eigengap", lambda net, most: 3)
+    monkeypatch.setattr(module, "by_communities", lambda net, most, rng: 1)
+    assert estimate_count(clusters([20, 20]), most=9).count == 1 and asked == [2]

@@ -59,3 +59,16 @@ def test_the_summary_of_a_convolutional_trunk_is_the_mean_of_its_patches() -> No
     tokens, summary = plain._tokens(np.stack(NORMAL))
     found = plain.vit.block_tokens(torch.from_numpy(np.stack(NORMAL)).permute(0, 3, 1, 2), plain.used_blocks)
     torch.testing.assert_close(summary, found[4][:, 0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "names"),
+    [
+        (PatchCore, {}, {"bank", "owner"}),
+        (PNI, {"epochs": 1, "kinds": 2, "window": 3}, {"bank", "owner", "words", "place", "seen", "mean", "axes"}),
+        (CPR, {"steps": 0}, {"centres", "histograms", "patches", "owner", "weight", "bias"}),
+    ],
+)
+def test_only_what_cannot_be_computed_again_is_stored(kind: Any, settings: dict[str, Any], names: set[str]) -> None:
+    tensors = kind(**SETTINGS, **settings).fit(NORMAL).tensors()
+    assert {name for name in tensors if not name.startswith("net.")} == names

@@ -151,3 +151,8 @@ def test_jitter_keeps_within_0_and_255_and_takes_its_chance_in_order() -> None:
         ground = (0, grey.mean(), grey)[kind]
         expected = ground + (picture - ground) * factor
         assert np.abs(jittered(picture, np.random.default_rng(seed)) - expected).max() <= 0.51
+
+
+def test_black_stays_black_where_it_is_scaled() -> None:
+    picture = np.zeros((4, 4, 3), np.uint8)
+    assert all(not jittered(picture, np.random.default_rng(seed)).any() for seed in range(6))

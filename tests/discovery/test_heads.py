@@ -100,3 +100,18 @@ def test_what_is_learned_again_ends_in_files(monkeypatch: pytest.MonkeyPatch) ->
     assert named["outside"].tolist() == [False, True], "a region with a class shows that it is the product"
     assert given.outside.tolist() == [True, True] and model.names == {0: "normal", 1: "dent", 2: "hole"}
     assert given.row == {("0.png", 0): 0, ("1.png", 0): 1, ("1.png", 1): 2}
+
+
+def test_the_state_of_a_run_is_read_from_its_tables() -> None:
+    """Two regions, of which one was corrected; a correction of a region that is gone; one image of another product."""
+    images = pd.DataFrame(
+        {"image": ["a", "b", "c"], "label": [1, -1, -1], "class_name": ["dent", "unknown", "not this product"]}
+    )
+    run: Any = SimpleNamespace(
+        regions=pd.DataFrame({"label": [1, -1]}), rows={("a", 0): 0, ("b", 0): 1}, corrections={("a", 0): 1, ("z", 9): 2},
+        images=images, store=SimpleNamespace(images=[SimpleNamespace(id=name) for name in "abc"], regions=[]),
+        model="model", features={}, truth={"a": "x"}, manifest="manifest",
+    )  # fmt: skip
+    found = module.RunState.of(run)
+    assert found.fixed.tolist() == [True, False] and found.labels.tolist() == [1, -1]
+    assert found.outside.tolist() == [False, False, True] and found.truth == {"a": "x"} and found.manifest == "manifest"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from anomalyncd.progress import Advance, Silent
 from anomalyncd.run.folder import RunFolder
+from anomalyncd.run.log import RunLog
 from anomalyncd.run.work import copy_work, work_of_people
 
 
@@ -78,3 +81,29 @@ def test_copies_of_work_are_numbered(tmp_path: Path) -> None:
         (run.path / "review.sqlite").write_bytes(b"damaged" * 200)
         again = copy_work(run, ["a.txt"], "review.sqlite")
         assert again.name == "9" and (again / "review.sqlite").read_bytes() == b"damaged" * 200
+
+
+def test_the_log_hands_on_what_is_shown(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Shown(Silent):
+        @contextmanager
+        def task(self, name: str, total: int) -> Iterator[Advance]:
+            seen.append((name, total))
+            yield lambda steps=1, note="": seen.append(steps)
+
+        def say(self, text: str) -> None:
+            seen.append(text)
+
+        def warn(self, text: str) -> None:
+            seen.append(f"! {text}")
+
+    log = RunLog(tmp_path / "run.log", Shown())
+    with log.task("Work", 7) as advance:
+        advance(3)
+    log.say("one\ntwo")
+    log.warn("three")
+    log.note("four")
+    assert seen == [("Work", 7), 3, "one\ntwo", "! three"]
+    lines = [line.split("  ", 1)[1] for line in (tmp_path / "run.log").read_text().splitlines()]
+    assert lines == ["one", "two", "warning: three", "four"]
