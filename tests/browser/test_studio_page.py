@@ -223,6 +223,13 @@ def test_from_an_empty_workspace_to_predictions(page: Any, server: Server, line:
     known = set(read_names(line / "work/again").values())
     assert {names[min(names)]} <= known  # its name was known before the run began
 
+    page.locator("#to-ignore").click()
+    page.locator(".pad img").evaluate("image => image.decode()")
+    drag(page, page.locator("#ignore-pad"), (0.01, 0.01), (0.99, 0.99))
+    page.locator("#ignore-words", has_text="would no longer be found").wait_for()
+    assert page.locator("#start").is_enabled()
+    look(page, tmp_path, "9-ignore")
+
 
 def name_four_classes(page: Any, run: Path) -> dict[int, str]:
     """Each is named by a click and Enter, besides the letters."""
@@ -267,17 +274,21 @@ def draw_what_was_missed(page: Any, run: Path, tmp_path: Path) -> None:
     page.locator("#normal-images figure").first.wait_for()
     page.locator('#normal-images [aria-label="good.png has a defect: draw it"]').click()
     page.locator("#draw-image").evaluate("image => image.decode()")
-    canvas = page.locator("#draw-frame canvas")
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.3 * box["height"])
-    page.mouse.down()
-    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.5 * box["height"], steps=4)
-    page.mouse.up()
+    drag(page, page.locator("#draw-frame canvas"), (0.3, 0.3), (0.6, 0.5))
     look(page, tmp_path, "7-draw")
     page.locator("#draw-add").click()
     page.locator("#draw-dialog").wait_for(state="hidden")
     until_stored(page, run, "draw")
+
+
+def drag(page: Any, canvas: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Draw a box, in shares of the canvas."""
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + start[0] * box["width"], box["y"] + start[1] * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + end[0] * box["width"], box["y"] + end[1] * box["height"], steps=4)
+    page.mouse.up()
 
 
 def drop_files(page: Any, field: str, files: list[Path]) -> None:
