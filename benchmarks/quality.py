@@ -35,6 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
+    if not given.write and not STORED.exists():
+        sys.exit(f"{STORED}: no figures of a release to compare with. Make them with --write.")
     found = {name: measure(texture) for name, texture in SETS.items()}
     found["mean"] = mean(list(found.values()))
     stored = None if given.write else json.loads(STORED.read_text(encoding="utf-8"))
