@@ -13,7 +13,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..checksums import from_json
 from ..errors import AnomalyNCDError, RunError
 from .whole import create
 from .work import KEPT, copy_work, work_of_people
@@ -241,6 +240,8 @@ class RunFolder:
 
     def read_json(self, name: str) -> Any:
         """What a JSON file holds; None where it is missing or damaged."""
+        from ..checksums import from_json  # with numpy, which commands that only help do without
+
         path = self.place(name)
         try:
             return from_json(path.read_text(encoding="utf-8")) if path.stat().st_size <= LARGEST_TEXT else None
