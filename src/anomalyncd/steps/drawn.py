@@ -46,7 +46,7 @@ def with_drawn(
 
     A drawing stands in for mask and map: features are those of what was drawn, its score is 1.
     """
-    there = set(state.row)
+    there = set(state.row) if drawn else set()
     drawn = [one for one in drawn if (one.image, one.region) not in there]
     if not drawn:
         return state, {}
