@@ -9,6 +9,7 @@ let state = null;
 let shown = ""; // what the view was made from
 let turn = 0;
 let offline = false;
+const entered = new Map(); // what a person entered in the view of this address, by the field's id
 
 const does = {
   demo: () => start("api/demo"),
@@ -68,22 +69,27 @@ async function show() {
   const open = new Set([...document.querySelectorAll("details[open]")].map((each) => each.id || each.className));
   const closed = new Set([...document.querySelectorAll("details:not([open])")].map((each) => each.id || each.className));
   const focus = focused();
-  const entered = [...document.querySelectorAll("#view input[id]")].filter((each) => each.value !== each.defaultValue);
+  for (const { id, value, defaultValue } of document.querySelectorAll("#view input[id]")) {
+    if (value === defaultValue) entered.delete(id);
+    else entered.set(id, value);
+  }
   shown = full;
   $("view").replaceChildren(...parts);
   $("view").setAttribute("aria-busy", "false");
   document.title = document.querySelector("#view h2")?.textContent || "Studio";
   if (moved) {
+    entered.clear();
     scrollTo(0, 0);
     $("view").focus({ preventScroll: true });
   } else {
     for (const each of document.querySelectorAll("details")) each.open = open.has(each.id || each.className) || (each.open && !closed.has(each.id || each.className));
-    for (const { id, value } of entered) enter($(id), value);
+    for (const [id, value] of entered) enter($(id), value);
     if (focus) document.querySelector(focus)?.focus({ preventScroll: true });
   }
 }
 
-// What a person had entered stays, though the view around it was made anew.
+// What a person had entered stays, though the view around it was made anew, and also where the field was away for a while:
+// the histogram of a run cannot be had in the moment in which a job writes it.
 function enter(field, value) {
   if (!field || field.value === value) return;
   field.value = value;
