@@ -37,15 +37,28 @@ def visit(page: Any, address: str) -> None:
 
 
 def counts(page: Any) -> dict[int, int]:
-    """Label → number of regions, as the cards say."""
-    until(page, "document.querySelectorAll('.tiles[aria-busy]').length === 0")
+    """Label → number of regions, as the cards say, in a moment in which no card waits for its pictures."""
     facts = "[c.dataset.label, c.querySelector('.count').textContent, c.querySelectorAll('.tile').length]"
-    cards = page.locator(".card").evaluate_all(f"cards => cards.map(c => {facts})")
+    look = f"document.querySelector('.tiles[aria-busy]') ? null : [...document.querySelectorAll('.card')].map(c => {facts})"
+    for _ in range(1200):
+        if (cards := page.evaluate(look)) is not None:
+            break
+        page.wait_for_timeout(50)
+    assert cards is not None, "a card still waits for its pictures"
     out = {}
     for label, words, tiles in cards:
         out[int(label)] = int(re.search(r"· (\d+) region", words)[1])  # type: ignore[index]
         assert tiles == min(out[int(label)], 24)
     return out
+
+
+def until_counts(page: Any, expected: dict[int, int]) -> None:
+    """What was stored is shown a moment later, when the answer has come."""
+    for _ in range(200):
+        if (found := counts(page)) == expected:
+            return
+        page.wait_for_timeout(50)
+    assert found == expected
 
 
 def card(page: Any, label: int) -> Any:
@@ -74,7 +87,7 @@ def test_a_review_from_the_first_name_to_apply(page: Any, address: str, run: Pat
     page.screenshot(path=tmp_path / "merge.png")
     page.locator('#merge-choices [data-label="2"]').click()
     card(page, 3).wait_for(state="detached")
-    assert counts(page) == {0: 0, 1: start[1], 2: start[2] + start[3]}
+    until_counts(page, {0: 0, 1: start[1], 2: start[2] + start[3]})
     assert stored(run)[-1] == ("merge", {"from": 3, "into": 2})
 
     card(page, 2).get_by_role("button", name="Split").click()
@@ -98,7 +111,8 @@ def test_a_review_from_the_first_name_to_apply(page: Any, address: str, run: Pat
 
     page.locator("#undo").click()
     page.locator(f'.card[data-label="4"] [data-region="{region}"]').wait_for()
-    assert counts(page) == now and stored(run)[-1][0] == "undo"
+    until_counts(page, now)
+    assert stored(run)[-1][0] == "undo"
 
     page.reload()
     page.wait_for_selector('main[aria-busy="false"]')
@@ -138,7 +152,7 @@ def test_everything_goes_by_keyboard(page: Any, address: str, run: Path, tmp_pat
     page.keyboard.press("u")
     until_stored(page, run, 2)
     until(page, "document.querySelectorAll('.card[data-label=\"0\"] .tile').length === 0")
-    assert counts(page) == start
+    until_counts(page, start)
     page.keyboard.press("Enter")
     page.locator("#view-dialog[open]").wait_for()
     until(page, "document.getElementById('view-image').naturalWidth >= 800")
@@ -218,7 +232,7 @@ def test_hints_history_and_closer_looks(page: Any, address: str, run: Path, tmp_
     page.locator("#history-list li").last.get_by_role("button").click()
     assert [kind for kind, _ in until_stored(page, run, 4)][-2:] == ["undo", "undo"]
     until(page, "document.getElementById('undo').disabled")
-    assert counts(page) == start
+    until_counts(page, start)
 
     page.locator("#normal").click()
     page.locator("#normal-images img").first.wait_for()
@@ -316,7 +330,7 @@ def test_actions_are_at_hand_in_the_whole_image_and_places_filter(page: Any, add
     page.locator("#view-false-alarm").click()  # enabled again once the next one is shown
     assert until_stored(page, run, 2)[-1][0] == "false_alarm"
     page.keyboard.press("Escape")
-    assert counts(page) == {**start, 0: start[0] + 1, 1: start[1] - 2, 2: start[2] + 1}
+    until_counts(page, {**start, 0: start[0] + 1, 1: start[1] - 2, 2: start[2] + 1})
     shown = 0
     for place in ("left", "middle", "right", "top", "bottom"):
         page.locator("#place").select_option(place)
