@@ -20,9 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/anomalyncd demo --out demo-run
 
-# Two processes, each with whole files, whose fixtures are made once.
+# Two processes, each with whole files, whose fixtures are made once. The pages in a real browser are test-browser's.
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/browser
 
 # All tests once with the lower bounds of pyproject.toml, in an environment of their own; a stale version in it is replaced.
 test-oldest:
