@@ -144,7 +144,7 @@ def near(queries: Rows, references: Rows, seed: int = 0) -> Iterator[tuple[Any, 
         return
     axes = _axes(references, seed)
     laid = _projected(references, axes)
-    centres = _centres(laid, seed)
+    centres = _centres(laid, seed, max(1, len(laid) // OF_A_CELL))
     members = _members(_nearest(laid, centres), len(centres))
     sizes = np.array([len(own) for own in members])
     own_cell = _nearest(laid if queries is references else _projected(queries, axes), centres)
@@ -156,6 +156,18 @@ def near(queries: Rows, references: Rows, seed: int = 0) -> Iterator[tuple[Any, 
         enough = int(np.searchsorted(np.cumsum(sizes[order]), min(COMPARED, sizes.sum()))) + 1
         others = np.concatenate([members[one] for one in order[:enough]])
         yield from ((asking[block], others) for block in blocks(len(asking)))
+
+
+def heaped(rows: Rows, count: int, seed: int) -> Places:
+    """Rows (R, D) in at most `count` small heaps of what is alike, (R,) from 0 on.
+
+    Examples
+    --------
+    >>> heaped(np.eye(2, dtype=np.float32)[[0, 1, 0, 1]], 2, seed=0).tolist() in ([0, 1, 0, 1], [1, 0, 1, 0])
+    True
+    """
+    laid = _projected(rows, _axes(rows, seed))
+    return np.unique(_nearest(laid, _centres(laid, seed, count)), return_inverse=True)[1]
 
 
 def _axes(rows: Rows, seed: int) -> Floats:
@@ -175,9 +187,8 @@ def _projected(rows: Rows, axes: Floats) -> Floats:
     return np.concatenate([np.asarray(rows[block], np.float32) @ axes for block in blocks(len(rows))])
 
 
-def _centres(laid: Floats, seed: int) -> Floats:
+def _centres(laid: Floats, seed: int, count: int) -> Floats:
     """Centres of cells (C, A), by a few steps of k-means on some of the rows."""
-    count = max(1, len(laid) // OF_A_CELL)
     some = laid[sample(len(laid), 32 * count, seed)]
     centres: Floats = some[sample(len(some), count, seed + 1)].copy()
     for _ in range(STEPS):

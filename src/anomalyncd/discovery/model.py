@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .. import __version__
 from ..assign.false_alarms import FalseAlarms
 from ..assign.images import novel_probabilities, with_normal
+from ..assign.large import at
 from ..assign.product import Product, fit_product
 from ..assign.unknown import UnknownScore, fit_unknown
 from ..binarize.base import Binarizer
@@ -26,6 +27,7 @@ from ..errors import DataError, MissingRunError, RunError
 from ..labels import NORMAL, default_name
 from ..learn.classifier import Classifier, FeatureParts
 from ..learn.features import TokenNetwork
+from ..learn.rows import block_rows
 from ..regions.extract import Extractor
 from ..regions.find import Region, first_regions, strengths
 from ..regions.network import Say, make_encoder, make_vit
@@ -137,16 +139,17 @@ class DiscoveryModel:
         score_of = {record.index: record.score for record in images}
         first = first_regions(regions)
         places = {index: place for place, index in enumerate(first)}
-        looks = parts["image"][list(first.values())].astype(np.float32).mean(axis=1) if "image" in parts else None
+        looks = None
+        if "image" in parts and self.false_alarms.looks is not None:
+            looks = parts["image"][list(first.values())].astype(np.float32).mean(axis=1)
         of_images = self.false_alarms.of_images([score_of[index] for index in first], looks, rate)
         of_image = np.array([places[region.index] for region in regions])
         low, high = self.binarizer.low_, self.binarizer.high_
         peaks = low + np.array([region.score for region in regions]) * (high - low)
         chance: npt.NDArray[np.float64] = np.maximum(of_images[of_image], self.false_alarms.of_regions(peaks))
-        strength = strengths(regions)
-        for image in range(len(first)):
-            own = np.flatnonzero(of_image == image)
-            chance[own[strength[own].argmax()]] = of_images[image]
+        strongest = np.lexsort((-strengths(regions), of_image))  # of equals the first one
+        _, one_each = np.unique(of_image[strongest], return_index=True)
+        chance[strongest[one_each]] = of_images
         return chance
 
     def region_probabilities(
@@ -178,11 +181,12 @@ class DiscoveryModel:
             return np.zeros(len(regions))
         known = np.ones(len(regions), bool) if known is None else known
         images, scores = np.array([region.index for region in regions]), np.zeros(len(regions))
-        blocks, weights = self.classifier.space.blocks(parts)
+        blocks, weights = block_rows(self.classifier.space, parts)
         self.unknown, scores[known] = fit_unknown(
-            blocks[known], weights, images[known], self.config.unknown.false_rate, center=self.config.features.center
-        )
-        scores[~known] = self.unknown(blocks[~known])
+            at(blocks, known), weights, images[known], self.config.unknown.false_rate,
+            center=self.config.features.center, seed=self.config.random_state,
+        )  # fmt: skip
+        scores[~known] = self.unknown(at(blocks, ~known))
         return scores
 
     def fit_product(
@@ -211,7 +215,7 @@ class DiscoveryModel:
         chance = self.false_alarm_probability(parts, regions, images)
         if self.unknown is not None and self.classifier is not None and regions:
             alarms = chance <= self.config.detect.false_alarms
-            scores = np.where(alarms, self.unknown(self.classifier.space.blocks(parts)[0]), 0.0)
+            scores = np.where(alarms, self.unknown(block_rows(self.classifier.space, parts)[0]), 0.0)
             probabilities[scores > 0.5] = np.nan
         return probabilities, scores, chance
 

@@ -17,6 +17,7 @@ from ..data.dataset import Dataset, Sample
 from ..errors import DataError
 from ..known.given import KnownKinds, decide, with_known
 from ..labels import UNKNOWN
+from ..learn.rows import block_rows
 from ..progress import Silent
 from ..regions.extract import Extracted, is_readable
 from ..regions.records import report_files
@@ -207,7 +208,8 @@ def _with_new_classes(state: RunState, n_before: int) -> npt.NDArray[np.int64]:
     images = np.array([region.index for region in state.regions])
     chance = model.false_alarm_probability(state.features, state.regions, state.store.images)
     silent = (chance > model.config.detect.false_alarms) | state.outside[images]
-    blocks, weights = model.classifier.space.blocks(state.features)
+    blocks, weights = block_rows(model.classifier.space, state.features)
     return open_classes(
-        blocks, weights, images, labels, n_before, silent, model.config.unknown.group, above=model.highest
-    )
+        blocks, weights, images, labels, n_before, silent, model.config.unknown.group, above=model.highest,
+        seed=model.config.random_state,
+    )  # fmt: skip

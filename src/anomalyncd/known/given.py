@@ -291,32 +291,27 @@ def _of_run(run: FinishedRun, dataset: Dataset) -> list[Example]:
     """Regions that a person placed, and those of classes that a person named; where they lie is told by their boxes."""
     names = {label: name for label, name in run.names.items() if label > NORMAL and name != default_name(label)}
     found = []
+    labels, boxes = run.regions["label"].tolist(), run.regions[["x", "y", "width", "height"]].astype(int).to_numpy().tolist()
+    maps = dict(zip(run.manifest["image"], run.manifest["map"], strict=True)) if dataset.has_maps else {}
+    masks = {record.id: run.store.mask_name(record) for record in run.store.images} if dataset.has_masks else {}
     for key, row in run.rows.items():
-        label = run.corrections.get(key, int(run.regions["label"].iloc[row]))
+        label = run.corrections.get(key, int(labels[row]))
         if key not in run.corrections and label not in names:
             continue
         name, file = key[0], run.file(key[0])
         if file is None or not file.is_file():
             continue
-        x, y, width, height = (int(run.regions[column].iloc[row]) for column in ("x", "y", "width", "height"))
+        x, y, width, height = boxes[row]
         sample = Sample(
-            name,
-            file,
-            _map_of(run, name) if dataset.has_maps else None,
-            _mask_of(run, name) if dataset.has_masks else None,
+            name, file, _map_of(run, maps.get(name)), run.folder.place(masks[name]) if dataset.has_masks else None
         )
         called = "normal" if label == NORMAL else run.names.get(label, default_name(label))
         found.append(Example(sample, called, box=(x, y, width, height)))
     return found
 
 
-def _mask_of(run: FinishedRun, name: str) -> Path:
-    record = next(record for record in run.store.images if record.id == name)
-    return run.folder.place(run.store.mask_name(record))
-
-
-def _map_of(run: FinishedRun, name: str) -> Path | StackRow | None:
-    place = run.manifest.set_index("image")["map"].get(name)
+def _map_of(run: FinishedRun, place: Any) -> Path | StackRow | None:
+    """The map that a cell of manifest.csv tells."""
     if not isinstance(place, str) or not place:
         return None
     return run.folder.place(place) if place.startswith("maps/") else StackRow.parse(place)

@@ -7,18 +7,22 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
+from ..assign import large
+from ..assign.large import Rows, is_large, sample
+
 Floats = npt.NDArray[np.float32]
 STEPS = 200
 LEARNING_RATE = 0.01
 
 
 def refine(
-    features: Floats,
+    features: Rows,
     targets: npt.NDArray[np.int64],
     fixed: npt.NDArray[np.bool_],
     start: Floats,
     *,
     temperature: float,
+    seed: int = 0,
 ) -> Floats:
     """Unit vectors of the classes, moved until they say what they should of the fixed regions.
 
@@ -28,7 +32,7 @@ def refine(
 
     Parameters
     ----------
-    features : (R, D) unit vectors
+    features : (R, D) unit vectors; of very many (`assign.large`) a random sample of each class stands for it
     targets : (R,) int, the row of `start` that each region belongs to
     fixed : (R,) bool, regions whose class a person has decided
     start : (K, D) unit vectors to begin with
@@ -42,8 +46,12 @@ def refine(
     """
     if not len(features):
         return start
-    points, goal = torch.from_numpy(np.ascontiguousarray(features)), torch.from_numpy(targets)
-    weights = torch.from_numpy(_weights(targets, fixed))
+    shares = _weights(targets, fixed)
+    if is_large(features):
+        some, standing_for = _sampled(targets, fixed, seed)
+        features, targets, fixed, shares = features[some], targets[some], fixed[some], shares[some] * standing_for
+    points, goal = torch.from_numpy(np.ascontiguousarray(features[:])), torch.from_numpy(targets)
+    weights = torch.from_numpy(shares)
     held = torch.from_numpy(fixed)
     directions = torch.from_numpy(start.copy()).requires_grad_()
     optimizer = torch.optim.Adam([directions], lr=LEARNING_RATE)
@@ -67,3 +75,18 @@ def _weights(targets: npt.NDArray[np.int64], fixed: npt.NDArray[np.bool_]) -> np
         weights[own & fixed] = max(1.0, (own & ~fixed).sum() / (own & fixed).sum())
     shares: npt.NDArray[np.float32] = weights / weights.sum()
     return shares
+
+
+def _sampled(
+    targets: npt.NDArray[np.int64], fixed: npt.NDArray[np.bool_], seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Some regions of each class, of the fixed and of the others, and how many each of them stands for."""
+    chosen, counts = [], []
+    groups = 2 * targets + fixed
+    each = max(large.LARGE // len(np.unique(groups)), 1)
+    for group in np.unique(groups):
+        own = np.flatnonzero(groups == group)
+        some = own[sample(len(own), each, seed)]
+        chosen.append(some)
+        counts.append(np.full(len(some), len(own) / len(some), np.float32))
+    return np.concatenate(chosen), np.concatenate(counts)
