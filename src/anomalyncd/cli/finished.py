@@ -65,7 +65,7 @@ def predict(
     if quote_formulas and out.suffix.lower() != ".csv":
         raise SettingsError(f"{out}: --quote-formulas is about .csv tables.")
     regions = out.with_name(f"{out.stem}_regions{out.suffix}")
-    read = {resolved(path) for path in (run, images, maps, masks) if path is not None}
+    read = {resolved(Path(path)) for path in (run, images, maps, masks) if path is not None}
     read |= {resolved(run / name) for name in OWN if name != EXPORT}
     for path in (out, regions, *([page] if page else [])):
         if resolved(path) in read:
@@ -123,14 +123,14 @@ def evaluate(
 def update(
     run: opt.Run,
     images: Annotated[
-        Path | None, typer.Argument(metavar="IMAGES", help="As for `discover`; may be left out with --normal.")
+        str | None, typer.Argument(metavar="IMAGES", help="As for `discover`; may be left out with --normal.")
     ] = None,
     maps: opt.Maps = None,
     masks: opt.Masks = None,
     exclude: opt.Exclude = None,
     known: opt.Known = None,
     normal: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="False alarms and other normal images for the run's detector; says what this would change."),
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="With --normal: keep it, rather than only say it.")] = False,
@@ -181,7 +181,7 @@ def update(
     typer.echo(f"Next: anomalyncd review {quoted(run)}   (look at what is new, and name it)")
 
 
-def _learn_normal(run: Path, normal: Path, device: str, apply: bool, progress: Silent) -> None:
+def _learn_normal(run: Path, normal: str, device: str, apply: bool, progress: Silent) -> None:
     from ..data.gather import gather_normal
     from ..steps.normal import learn_normal
 
@@ -242,7 +242,7 @@ def export(
     quote_formulas: opt.QuoteFormulas = False,
     int8: Annotated[bool, typer.Option("--int8", help="openvino: 8-bit numbers, smaller and faster.")] = False,
     calibration: Annotated[
-        Path | None, typer.Option(metavar="IMAGES", help="int8: images to take ranges from; the run's by default.")
+        str | None, typer.Option(metavar="IMAGES", help="int8: images to take ranges from; the run's by default.")
     ] = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -274,7 +274,7 @@ def export(
 
 
 def _export_networks(
-    run: Path, format: str, out: Path | None, int8: bool, calibration: Path | None, progress: Silent
+    run: Path, format: str, out: Path | None, int8: bool, calibration: str | None, progress: Silent
 ) -> None:
     from ..export.networks import export_networks
 

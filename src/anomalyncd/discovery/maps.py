@@ -189,8 +189,8 @@ def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent, workspa
 
 def _warn_of_overlap(samples: Sequence[Sample], normal: Sequence[Sample], progress: Silent) -> None:
     """Defects among the normal images would be learned as normal; some images in both sets are a user's choice."""
-    known = {sample.image.absolute() for sample in normal if isinstance(sample.image, Path)}
-    if known and all(isinstance(sample.image, Path) and sample.image.absolute() in known for sample in samples):
+    known = {s.image.absolute() for s in normal if not isinstance(s.image, np.ndarray)}
+    if known and all(not isinstance(s.image, np.ndarray) and s.image.absolute() in known for s in samples):
         progress.warn(
             "all images to look at are among the normal images (--normal), so that what is wrong with them is learned "
             "as normal."

@@ -136,9 +136,9 @@ def _new_samples(run: Path, state: RunState, dataset: Dataset) -> tuple[list[Sam
     names = {record.id for record in state.store.images}
     samples, known = [], []
     for sample in dataset:
-        row = rows.get(str(sample.image.absolute()), {}) if isinstance(sample.image, Path) else {}
+        row = rows.get(str(sample.image.absolute()), {}) if not isinstance(sample.image, np.ndarray) else {}
         status = row.get("status")
-        if isinstance(sample.image, Path) and status == "ok" and is_changed(sample.image, row, written):
+        if not isinstance(sample.image, np.ndarray) and status == "ok" and is_changed(sample.image, row, written):
             status = None  # a camera has used the name again
         if status == "ok" or (status == "skipped" and not is_readable(sample)):
             known.append(sample.id)

@@ -16,6 +16,8 @@ from ..checksums import sha256, stable_hash
 from ..data.dataset import Dataset, Sample
 from ..data.maps import StackRow
 from ..errors import SettingsError
+from ..places.names import file_named, is_remote, place_of
+from ..places.stored import File
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord
 from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
@@ -200,12 +202,12 @@ def _type(column: str) -> str:
 def _absolute(source: Any) -> Any:
     if isinstance(source, StackRow):
         return replace(source, path=source.path.absolute())
-    return source.absolute() if isinstance(source, Path) else source
+    return source.absolute() if isinstance(source, File) else source
 
 
 def _place(source: Any) -> Any:
     here = _absolute(source)
-    if here is None or isinstance(here, Path):
+    if here is None or isinstance(here, File):
         return None if here is None else str(here)
     if isinstance(here, StackRow):
         return [str(here.path), here.index]
@@ -215,4 +217,9 @@ def _place(source: Any) -> Any:
 def _source(place: Any) -> Any:
     if place is None:
         return None
-    return Path(place) if isinstance(place, str) else StackRow(Path(place[0]), place[1])
+    return _opened(place) if isinstance(place, str) else StackRow(Path(place[0]), place[1])
+
+
+def _opened(name: str) -> File:
+    """A file as the calling machine named it, which has been told of its store."""
+    return place_of(name, "images") if is_remote(name) else file_named(name)

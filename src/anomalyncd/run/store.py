@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 import cv2
@@ -20,6 +20,7 @@ from ..errors import RunError
 from ..learn.classifier import FeatureParts
 from ..learn.features import SCENES
 from ..paths import stem_of
+from ..places.stored import File
 from ..regions.crops import read_crop
 from ..regions.extract import Extracted, Extractor, is_readable
 from ..regions.find import Region
@@ -242,7 +243,7 @@ class RegionStore:
 
 def extract(extractor: Extractor, items: Sequence[Sample], first: int) -> Extracted:
     """Regions of a few images, of which the first has that number; their files are known again as they were before."""
-    marks = [file_marks(item.image) if isinstance(item.image, Path) else () for item in items]
+    marks = [file_marks(item.image) if isinstance(item.image, File) else () for item in items]
     found = extractor(items, first_index=first)
     for record, own in zip(found.images, marks, strict=True):
         record.n_bytes, record.modified, record.sha256 = own or ("", "", "")
