@@ -26,6 +26,7 @@ from .run.folder import IMAGES_TABLE, LOG, RunFolder
 from .run.log import logging_to
 
 if TYPE_CHECKING:  # imported where they are called: torch is needed to learn and to predict, not to import this
+    from .blocks.engine import Engine
     from .detect.base import Detector
     from .discovery.relearn import Move
     from .discovery.update import Update
@@ -72,6 +73,8 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     >>> model.labels_.tolist()
     [0, 1, 1, 1, 2, 2]
     """
+
+    engine: Engine | None = None  # where `fit` and `update` do what they do image by image; None: in this process
 
     def __init__(
         self,
@@ -177,8 +180,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError(
                 "normal_maps say how the detector of `maps` sees normal products, so they go with maps only."
             )
-        config = self._config({"detect": {"name": name}})  # maps that are given outweigh a detector of the settings
-        workspace = None
+        config, workspace = self._config({"detect": {"name": name}}), None  # maps that are given outweigh its detector
         if run is None:
             workspace = tempfile.TemporaryDirectory(prefix="anomalyncd-")  # goes with the estimator; `save` copies it
             run = workspace.name
@@ -189,7 +191,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             logging_to(folder.place(LOG), progress, "AnomalyNCD.fit") as log,
         ):
             found = discover(
-                Stages(folder, config, log),
+                Stages(folder, config, log, self.engine),
                 dataset,
                 base=labelled,
                 normal=normal_images.samples,
@@ -200,9 +202,8 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 log.warn(f"classes were learned anew. What people had done to those of before is kept in {folder.kept}")
         self._workspace = workspace
         self._set(FinishedRun(path, device=config.device), found.model)
-        self.probabilities_ = found.result.probabilities  # exact; those of the table have six digits
-        self.images_, self.regions_ = found.result.images, found.result.regions
-        self.skipped_, self.seconds_ = found.skipped, found.seconds
+        self.images_, self.regions_, self.skipped_ = found.result.images, found.result.regions, found.skipped
+        self.probabilities_, self.seconds_ = found.result.probabilities, found.seconds  # exact, six digits in the table
         return self
 
     def predict(
@@ -255,7 +256,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         dataset = run.gather(images, maps, masks)
         dataset.check_outside(run.path)
         with logging_to(run.folder.place(LOG), self._progress, "AnomalyNCD.update") as progress:
-            found = update_run(run.path, dataset, progress, known=known, device=self.device)
+            found = update_run(run.path, dataset, progress, known=known, device=self.device, engine=self.engine)
         self._set(FinishedRun(run.path, device=self.device))
         return found
 
@@ -313,9 +314,8 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Be fitted as the run is; model : what the run has learned, where it is at hand."""
         if model is not None:
             run.model = model
-        self.run_, self.model_, self.classes_ = run, run.model, run.model.classes
+        self.run_, self.model_, self.classes_, self.seconds_ = run, run.model, run.model.classes, {}
         self.images_, self.regions_, self.skipped_, self.history_ = run.images, run.regions, run.skipped, run.history
-        self.seconds_ = {}
         try:
             self.probabilities_ = run.images[[f"p_{k}" for k in self.classes_.tolist()]].to_numpy(np.float64)
             self.labels_ = run.images["label"].to_numpy(np.int64)

@@ -176,7 +176,7 @@ def test_looks_of_normal_images_are_those_of_whole_images(tmp_path: Path, monkey
             seen.append(prefix)
             self.regions: list[Any] = []
 
-        def fill(self, samples: Any, extractor: Any, key: str, advance: Any) -> Any:
+        def fill(self, samples: Any, extractor: Any, key: str, advance: Any, engine: Any) -> Any:
             seen.append([sample.id for sample in samples])
             self.extractor = extractor
             stores.append(self)
@@ -186,15 +186,13 @@ def test_looks_of_normal_images_are_those_of_whole_images(tmp_path: Path, monkey
     monkeypatch.setattr(module, "RegionStore", Store)
     model = DiscoveryModel(stages.config)
     assert module._describe_normal(stages, model) is None and seen == ["normal", ["a", "c"]]
-    monkeypatch.setattr(module, "make_encoder", lambda network, config: config)
-    monkeypatch.setattr(model, "vit", lambda say: None)
-    extractor = stores[0].extractor()
+    extractor = stores[0].extractor
     assert extractor.whole and extractor.config.crop.no_region == "learned" and extractor.binarizer is None
     wanted = extractor.config.features
     assert (wanted.class_token, wanted.patches) == (0, 0) and wanted.image == stages.config.features.image > 0
     monkeypatch.setattr(
         Store, "fill",
-        lambda self, *given: SimpleNamespace(
+        lambda self, *given, **_: SimpleNamespace(
             regions=[SimpleNamespace(index=1), SimpleNamespace(index=0)],
             images=[SimpleNamespace(score=0.1), SimpleNamespace(score=0.2)],
             parts={"image": np.arange(8, dtype=np.float16).reshape(2, 2, 1, 2)},

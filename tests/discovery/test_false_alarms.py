@@ -177,7 +177,7 @@ def test_another_sensitivity_labels_anew_and_learns_nothing_again(
     monkeypatch.setattr(Extractor, "__call__", lambda *_, **__: pytest.fail("looked for regions again"))
     monkeypatch.setattr(Extractor, "prepare", lambda *_, **__: pytest.fail("looked for regions again"))
     monkeypatch.setattr(module, "learn_classes", lambda *_, **__: pytest.fail("learned again"))
-    monkeypatch.setattr(module, "fit_binarizer", lambda *_, **__: pytest.fail("read the maps again"))
+    monkeypatch.setattr(module, "map_ranges", lambda *_, **__: pytest.fail("read the maps again"))
     for rate, other in fresh.items():
         discover("run", "--sensitivity", rate)
         assert (run / "stages.json").read_bytes() == stages

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from anomalyncd.errors import BadFileError
-from anomalyncd.places import stored
+from anomalyncd.places import names, stored
 from anomalyncd.places.remote import Remote
 from anomalyncd.places.stored import Status, Stored
 
@@ -68,3 +69,12 @@ def test_what_is_gone_empty_or_cut_short_is_told(memory: Any) -> None:
         Stored(store, "a").open()
     with Stored(store, "a").open() as file:  # and is looked up anew
         assert file.read() == b"123"
+
+
+def test_another_process_opens_it_anew_if_it_is_open_here(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    line(memory)
+    mine, theirs = names.place_of("memory://line/day/1.PNG", "images"), names.file_named("memory://theirs/1.PNG")
+    sent = pickle.dumps([mine, theirs])  # as Ray sends it to its workers
+    monkeypatch.setattr(names, "_opened", set())
+    found, refused = pickle.loads(sent)
+    assert found == mine and found.is_file() and refused == theirs and isinstance(refused.store, names.Closed)

@@ -6,7 +6,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 
 from anomalyncd import AnomalyNCD
+from anomalyncd.blocks.engine import Engine, Work
 from anomalyncd.data.dataset import Dataset, Sample
 from anomalyncd.data.gather import gather
 from anomalyncd.data.maps import StackRow
@@ -22,7 +24,8 @@ from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.progress import Advance, Silent
 from anomalyncd.ray import engine as engine_ray
 from anomalyncd.ray.blocks import LARGEST, Block, split
-from anomalyncd.ray.engine import BlockWorker, most_workers, predict_with_ray
+from anomalyncd.ray.engine import PartWork, predict_with_ray
+from anomalyncd.ray.pool import RayEngine
 from anomalyncd.ray.start import ask_for_token
 from scenes import GOOD, KINDS, fit, write_scenes, write_table
 
@@ -63,16 +66,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def work(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of its own, and blocks that are done here, the last one first, as Ray might do them."""
 
-    def classed(todo: Sequence[Block], worker: tuple[Any, ...], workers: int | None) -> Iterator[Any]:
-        here = BlockWorker(*worker)
-        for block in reversed(todo):
-            row = here(pa.table({"block": [block.to_json()]})).to_pylist()[0]
-            if row["error"]:
-                raise RunError(row["error"])
-            yield block, row
+    class Here(Engine):
+        def __init__(self, *_: Any) -> None: ...
 
-    monkeypatch.setattr(engine_ray, "_classed", classed)
-    monkeypatch.setattr(engine_ray, "ray_for", lambda *_: nullcontext())
+        def each(self, work: Work[Any], blocks: Sequence[Any], *, in_order: bool = False) -> Iterator[Any]:
+            for place in reversed(range(len(blocks))):
+                yield place, work(blocks[place])
+
+    monkeypatch.setattr(engine_ray, "RayEngine", Here)
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -91,19 +92,17 @@ def check(work: Path, out: Path) -> None:
     assert not list(out.rglob("*.partial"))
 
 
-def test_blocks_cover_the_list_in_whole_shards_and_survive_json(tmp_path: Path) -> None:
+def test_blocks_cover_the_list_in_whole_shards_and_name_their_files_from_anywhere(tmp_path: Path) -> None:
     for count, size in ((1, 16), (1000, 16), (1024, 32), (20_000, LARGEST), (40_000, LARGEST)):
         items = [Sample(f"{k}.png", Path(f"{k}.png")) for k in range(count)]
         blocks = split(Dataset(items))
         assert [item for block in blocks for item in block.items] == items and len(blocks[0].items) == min(size, count)
     block = Block(3, [Sample("ä", Path("ä.png"), StackRow(Path("m.npy"), 2), tmp_path / "x.png", "kind")], True)
-    again = Block.from_json(block.to_json())
-    assert again.items[0] == Sample(
+    ((number, item),) = block.numbered
+    assert item == Sample(
         "ä", Path("ä.png").absolute(), StackRow(Path("m.npy").absolute(), 2), tmp_path / "x.png", "kind"
     )
-    assert (again.start, again.labelled, again.key("job")) == (3, True, block.key("job"))
-    with pytest.raises(SettingsError, match="must be files"):
-        Block(0, [Sample("a", np.zeros((2, 2, 3), np.uint8))]).to_json()
+    assert number == 3 and Block(3, [item], True).key("job") == block.key("job")
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
@@ -168,13 +167,8 @@ def test_precision_reaches_the_workers(work: Path) -> None:
     progress = Stopping()
     predict_with_ray(work / "run", load(work), out, progress, precision="bfloat16")
     assert progress.steps == [0, 8, 16, 16]  # other figures, so no part can be kept
-    worker = BlockWorker(str(work / "run"), "job", False, "cpu", "bfloat16")
-    assert worker.predictor.model.config.precision == "bfloat16"
-
-
-def test_no_gpu_for_workers_that_need_one() -> None:
-    with pytest.raises(SettingsError, match="--device cuda:0: Ray has no GPU"):
-        most_workers({"CPU": 4.0}, "cuda:0")
+    own = PartWork(work / "run", "job", False, False, "cpu", "bfloat16")
+    assert own.predictor.model.config.precision == "bfloat16"
 
 
 @pytest.mark.parametrize(("mode", "warnings"), [(None, 0), ("token", 0), ("disabled", 1)])
@@ -205,16 +199,17 @@ def test_a_file_that_can_be_read_by_now_is_read(work: Path, monkeypatch: pytest.
 
 
 def test_a_worker_that_does_not_see_the_files(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from_json = Block.from_json
+    numbered = Block.numbered
 
-    def elsewhere(text: str) -> Block:
-        return from_json(text.replace("005.png", "gone.png"))
+    def elsewhere(block: Block) -> Any:
+        items = [replace(item, image=Path(str(item.image).replace("005.png", "gone.png"))) for item in block.items]
+        return list(enumerate(items, start=block.start))
 
-    monkeypatch.setattr(Block, "from_json", elsewhere)
+    monkeypatch.setattr(Block, "numbered", property(elsewhere))
     with pytest.raises(RunError, match="Do all machines see images"):
         predict_with_ray(work / "run", load(work), work / "out.csv")
     assert not (work / "out.csv").exists()
-    monkeypatch.setattr(Block, "from_json", from_json)
+    monkeypatch.setattr(Block, "numbered", numbered)
     assert predict_with_ray(work / "run", load(work), work / "out.csv").n_skipped == 0
 
 
@@ -254,7 +249,7 @@ def test_bad_calls(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(SettingsError, match=message):
             predict_with_ray(work / "run", inputs, work / out)
     with pytest.raises(SettingsError, match="at least 1"):
-        predict_with_ray(work / "run", inputs, work / "out", workers=0)
+        RayEngine(workers=0)
     with pytest.raises(RunError, match="holds other files"):
         predict_with_ray(work / "run", inputs, work / "new")
     (work / "run/model.safetensors").write_bytes(b"damaged")

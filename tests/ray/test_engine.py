@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -15,37 +12,14 @@ import pytest
 from anomalyncd import AnomalyNCD
 from anomalyncd.data.dataset import Dataset
 from anomalyncd.data.gather import gather
-from anomalyncd.errors import RunError
-from anomalyncd.progress import Advance, Silent
-from anomalyncd.ray.blocks import Block
-from anomalyncd.ray.engine import ATTEMPTS, BlockWorker, _counter, predict_with_ray
-from anomalyncd.ray.start import PREFIX, ray_for
+from anomalyncd.ray.engine import predict_with_ray
+from at_work import Steps, busy_workers
 from scenes import GOOD, KINDS, fit, write_scenes, write_table
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
 BROKEN = 37  # the image that cannot be read
-
-
-class Steps(Silent):
-    """Notes each step and the warnings; calls `then` with the number of images that are done."""
-
-    def __init__(self, then: Callable[[int], None] = lambda done: None) -> None:
-        self.steps: list[int] = []
-        self.warnings: list[str] = []
-        self.then = then
-
-    @contextmanager
-    def task(self, name: str, total: int) -> Iterator[Advance]:
-        def advance(steps: int = 1, note: str = "") -> None:
-            self.steps.append(steps)
-            self.then(sum(self.steps))
-
-        yield advance
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -77,24 +51,6 @@ def local(work: Path) -> Path:
     write_table(found.regions, work / "local_regions.csv")
     (work / "local.txt").write_text("\n".join(progress.warnings))
     return work / "local.csv"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    for patience in (2, 1, 0):  # Ray gives up a start that takes 30 s, as on a busy machine
-        try:
-            running = ray_for(2, None)
-            running.__enter__()
-            break
-        except RunError:
-            ray.shutdown()
-            if not patience:
-                raise
-    own = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getpid()}"
-    assert any(own.iterdir())
-    yield
-    running.__exit__(None, None, None)
-    assert not own.exists()
 
 
 @pytest.fixture
@@ -137,34 +93,3 @@ def test_a_killed_worker_is_replaced_and_its_images_are_done_again(
     predict_with_ray(work / "run", inputs, work / "killed.csv", progress, workers=2)
     same(work / "killed.csv", local)
     assert killed and killed[0] not in busy_workers() and sum(progress.steps) == 70
-
-
-def test_a_block_that_kills_every_worker_is_given_up(cluster: None, work: Path, inputs: Dataset) -> None:
-    attempts = ray.remote(num_cpus=0)(_counter()).remote()
-    block = Block(0, inputs.samples[:2])
-    assert [ray.get(attempts.begin.remote(0)) for _ in range(ATTEMPTS)][-1] == ATTEMPTS
-    worker = BlockWorker(str(work / "run"), "job", False, "cpu", attempts=attempts)
-    row = worker(pa.table({"block": [block.to_json()]})).to_pylist()[0]
-    assert "images/000.png … images/001.png: the worker died 4 times" in row["error"] and not row["images"]
-
-
-def busy_workers() -> list[int]:
-    """Processes below this one that Ray Data works in."""
-    parents: dict[int, int] = {}
-    workers = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            status, command = (folder / "stat").read_text(), (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(status.rpartition(")")[2].split()[1])
-        if command.startswith(b"ray::MapWorker"):
-            workers.append(int(folder.name))
-    return [pid for pid in workers if os.getpid() in ancestors(pid, parents)]
-
-
-def ancestors(pid: int, parents: dict[int, int]) -> set[int]:
-    found = set[int]()
-    while (pid := parents.get(pid, 0)) > 1:
-        found.add(pid)
-    return found

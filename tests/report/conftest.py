@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from anomalyncd.binarize.prepare import binarizer_for
+from anomalyncd.blocks.shards import file_stem
 from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
 from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.store import file_stem
 from anomalyncd.run.tables import REGION_COLUMNS, to_csv
 
 MakeRun = Callable[..., tuple[Path, list[Sample]]]

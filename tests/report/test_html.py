@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anomalyncd.blocks.shards import file_stem, pack_shard
 from anomalyncd.config import make_config
 from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.errors import RunError
@@ -29,7 +30,6 @@ from anomalyncd.report import cards, html, source
 from anomalyncd.report.html import write_report
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.store import _pack, file_stem
 from anomalyncd.run.tables import to_csv
 from command import call
 
@@ -108,7 +108,7 @@ def make_run(folder: Path, n_images: int = 9, n_regions: int = 1, **changes: Any
         middles = np.stack([vectors[np.array(labels) == k].mean(axis=0) for k in (1, 2) if k in labels])
         model.classifier = Classifier(space, np.resize(middles, (2, middles.shape[1])).astype(np.float32))
         found_images = [ImageRecord(index, row[0]) for index, row in enumerate(images)]
-        output.write("tokens/00000.safetensors", _pack(Extracted(found_images, records, parts=parts)))
+        output.write("tokens/00000.safetensors", pack_shard(Extracted(found_images, records, parts=parts)))
     output.write("model.safetensors", model.pack())
     return run
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from anomalyncd import AnomalyNCD
+from anomalyncd.blocks.shards import _region
 from anomalyncd.data.gather import gather
 from anomalyncd.errors import RunError
 from anomalyncd.report.html import write_report
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.store import _region
 from scenes import KINDS, TINY, fit, write_scenes
 
 

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from anomalyncd.blocks.shards import extract, file_stem, pack_shard
 from anomalyncd.data.dataset import Sample
 from anomalyncd.errors import RunError
 from anomalyncd.learn.features import CropBatch
@@ -19,17 +20,18 @@ from anomalyncd.regions.extract import Extracted
 from anomalyncd.regions.find import Region
 from anomalyncd.regions.records import ImageRecord
 from anomalyncd.run.folder import RunFolder
-from anomalyncd.run.store import RegionStore, _pack, extract, file_stem, map_names, numbered_maps
+from anomalyncd.run.store import RegionStore, map_names, numbered_maps
 
 
 def test_a_new_store_is_empty_and_grows(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run").writing() as folder:
         store = RegionStore(folder)
         assert (store.images, store.regions, store.parts, store.scenes, store.n_shards) == ([], [], {}, None, 0)
-        store.extend([Extracted([ImageRecord(0, "a.png")]), Extracted([ImageRecord(1, "b.png")])])
-        assert [image.id for image in store.images] == ["a.png", "b.png"] and store.n_shards == 2
-        again = RegionStore(folder).read(2)
-        assert [image.id for image in again.images] == ["a.png", "b.png"] and again.regions == []
+        for count in (1, 20):
+            store.append(items(count), lambda: Made(), lambda _: None)  # type: ignore[arg-type, return-value]
+        assert [image.id for image in store.images] == [f"{k}.png" for k in range(21)] and store.n_shards == 3
+        again = RegionStore(folder).read(17)
+        assert [image.id for image in again.images] == [f"{k}.png" for k in range(17)] and len(again.regions) == 17
 
 
 def shard(first: int, count: int, *, scenes: bool = True, error: int | None = None) -> Extracted:
@@ -166,7 +168,7 @@ def packed(folder: RunFolder, change: Any) -> RegionStore:
     """A store whose only shard was changed before it was written."""
     found = shard(0, 3)
     change(found)
-    folder.write("tokens/00000.safetensors", _pack(found))
+    folder.write("tokens/00000.safetensors", pack_shard(found))
     return RegionStore(folder).read()
 
 
@@ -195,8 +197,10 @@ def test_arrays_of_several_networks_are_said(folder: RunFolder) -> None:
     store = RegionStore(folder)
     other = shard(3, 2)
     other.parts = {"patches": np.zeros((2, 1, 2, 7), np.float16)}
+    for number, found in enumerate((shard(0, 3), other)):
+        folder.write(store.shard_name(number), pack_shard(found))
     with pytest.raises(RunError, match="arrays of several networks"):
-        store.extend([shard(0, 3), other])
+        store.read()
     some = RegionStore(folder)._join([shard(0, 3), shard(3, 2, scenes=False)])
     assert some.scenes is None, "not of all images"
     none = Extracted([])

@@ -103,7 +103,7 @@ def binarize_map(binarizer: Binarizer, values: FloatMap) -> tuple[BinarizeResult
 Figures = tuple[float | None, float | None]
 
 
-def _figures(values: FloatMap) -> Figures:
+def figures_of(values: FloatMap) -> Figures:
     """Score and largest value, in the map's units; None where it is infinite, for which JSON has no number."""
     score, peak = top_mean(values), float(np.nanmax(values))
     return score if np.isfinite(score) else None, peak if np.isfinite(peak) else None
@@ -118,7 +118,7 @@ def map_figures(items: Sequence[Sample], min_size: int, ignore: Shapes = ()) -> 
         except BadFileError:
             continue
         if values is not None:
-            found.append(_figures(values))
+            found.append(figures_of(values))
     return found
 
 
@@ -143,7 +143,7 @@ def fit_binarizer(
                     values = prepare_map(item.map, min_size, ignore)
                     n_read += 1
                     if figures is not None:
-                        figures.append(_figures(values))
+                        figures.append(figures_of(values))
                     yield values
             except BadFileError as error:  # reported when the image itself is worked on
                 reason = reason or str(error)

@@ -41,6 +41,9 @@ def discover(
     backbone: opt.Backbone = None,
     device: opt.DeviceOrSetting = None,
     settings: opt.Set = None,
+    engine: opt.EngineName = "local",
+    workers: opt.Workers = None,
+    address: opt.Address = None,
     force: Annotated[
         bool,
         typer.Option("--force", help="Learn anew even where people named or corrected classes; OUT/kept has a copy."),
@@ -83,9 +86,17 @@ def discover(
             f"{len(dataset)} images, {without} of them without a mask file: "
             + ("taken as normal." if model.has_normal else "taken whole.")
         )
-    model.fit(
-        dataset, base=base, detector=detector, normal=normal, normal_maps=normal_maps, known=known, run=out, force=force
-    )
+    with opt.engine_of(engine, workers, address, model.device, progress) as model.engine:
+        model.fit(
+            dataset,
+            base=base,
+            detector=detector,
+            normal=normal,
+            normal_maps=normal_maps,
+            known=known,
+            run=out,
+            force=force,
+        )
     show_run(model, dataset.samples, out, progress)
 
 
@@ -108,6 +119,9 @@ def detect(
     backbone: opt.Backbone = None,
     device: opt.DeviceOrSetting = None,
     settings: opt.Set = None,
+    engine: opt.EngineName = "local",
+    workers: opt.Workers = None,
+    address: opt.Address = None,
     quiet: opt.Quiet = False,
 ) -> None:
     """Make anomaly maps and image scores of IMAGES, and measure them where the truth is known."""
@@ -134,7 +148,8 @@ def detect(
     inputs = gather(images, exclude=exclude or (), bare=True)
     opt.warn_of_unknown(exclude, images, progress)
     truth = load_truth(images, masks, exclude or (), progress)
-    found = detect_images(inputs, truth, chosen, out, progress, normal=normal, fitted=fitted)
+    with opt.engine_of(engine, workers, address, chosen.device, progress) as own:
+        found = detect_images(inputs, truth, chosen, out, progress, normal=normal, fitted=fitted, engine=own)
     show_detection(found, images, out, exclude or [], truth.has_masks)
 
 

@@ -36,11 +36,9 @@ def predict(
     masks: opt.Masks = None,
     device: opt.Device = "auto",
     precision: opt.Precision = "auto",
-    engine: Annotated[str, typer.Option(help="local (one process) or ray (many, here or on a cluster).")] = "local",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="With ray: processes, one for each CPU by default.")
-    ] = None,
-    address: Annotated[str | None, typer.Option(help="With ray: of a cluster; by default this machine.")] = None,
+    engine: opt.EngineName = "local",
+    workers: opt.Workers = None,
+    address: opt.Address = None,
     page: Annotated[Path | None, typer.Option(help="Page of a day (HTML) to write too, see `day`.")] = None,
     quote_formulas: opt.QuoteFormulas = False,
     quiet: opt.Quiet = False,
@@ -50,11 +48,7 @@ def predict(
     from ..paths import resolved
     from ..run.writer import TableWriter, check_table
 
-    if engine not in ("local", "ray"):
-        raise SettingsError(f"--engine must be local or ray, but got {engine!r}.")
-    if engine == "local":
-        if workers is not None or address is not None:
-            raise SettingsError("--workers and --address go with --engine ray.")
+    if not opt.check_engine(engine, workers, address):
         check_table(out)
     if (page is not None or quote_formulas) and engine == "ray":
         raise SettingsError("--page and --quote-formulas go with --engine local.")
@@ -135,6 +129,9 @@ def update(
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="With --normal: keep it, rather than only say it.")] = False,
     device: opt.Device = "auto",
+    engine: opt.EngineName = "local",
+    workers: opt.Workers = None,
+    address: opt.Address = None,
     quiet: opt.Quiet = False,
 ) -> None:
     """Take new IMAGES into RUN: its classes keep their numbers and names, and new ones open where unknowns gather."""
@@ -154,7 +151,8 @@ def update(
         progress.warn(note)
     opt.warn_of_unknown(exclude, images, progress)
     inputs.check_outside(run)
-    found = model.update(inputs, known=known)
+    with opt.engine_of(engine, workers, address, device, progress) as model.engine:
+        found = model.update(inputs, known=known)
     if found.known:
         typer.echo(f"{counted(len(found.known), 'image')} in the run already, left as they are")
     typer.echo(

@@ -15,6 +15,7 @@ from ..errors import SettingsError
 from ..studio.as_job import JOB, PROGRESS
 
 if TYPE_CHECKING:
+    from ..blocks.engine import Engine
     from ..progress import Terminal
 
 # Names of places are text: a Path would take s3://bucket for s3:/bucket.
@@ -97,6 +98,9 @@ QuoteFormulas = Annotated[
         "--quote-formulas", help="An apostrophe before texts that begin with = + - @, which spreadsheets compute."
     ),
 ]
+EngineName = Annotated[str, typer.Option("--engine", help="local (one process) or ray (many, here or on a cluster).")]
+Workers = Annotated[int | None, typer.Option(min=1, help="With ray: processes, one for each CPU by default.")]
+Address = Annotated[str | None, typer.Option(help="With ray: of a cluster; by default this machine.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 
 
@@ -157,6 +161,27 @@ def warn_of_unknown(exclude: Sequence[str] | None, images: str, progress: Termin
     there = [{sample.label, sample.id.split("/")[0]} for sample in load_dataset(images, with_maps=False)]
     if unknown := set(exclude).difference(*there):
         progress.warn(f"--exclude {', '.join(sorted(unknown))}: no class of this name among the images.")
+
+
+def check_engine(name: str, workers: int | None, address: str | None) -> bool:
+    """Whether work goes to Ray."""
+    if name not in ("local", "ray"):
+        raise SettingsError(f"--engine must be local or ray, but got {name!r}.")
+    if name == "local" and (workers is not None or address is not None):
+        raise SettingsError("--workers and --address go with --engine ray.")
+    return name == "ray"
+
+
+def engine_of(name: str, workers: int | None, address: str | None, device: str | None, progress: Terminal) -> Engine:
+    """What does the work on images, to be closed in the end."""
+    if not check_engine(name, workers, address):
+        from ..blocks.engine import Engine
+
+        return Engine()
+
+    from ..ray.pool import RayEngine
+
+    return RayEngine(workers, address, device or "auto", progress)
 
 
 def make_progress(quiet: bool) -> Terminal:

@@ -65,6 +65,12 @@ class Detector(ABC):
         """Whether `maps` can be called without `fit`: always where no normal images are needed."""
         return not self.needs_normal
 
+    @property
+    def compared(self) -> int | None:
+        """How many of the first images that `detect` sees it compares with each other, so that they must come in one call:
+        none where normal images tell; None where it is not known, which stands for all."""
+        return 0 if self.needs_normal else None
+
     @abstractmethod
     def fit(self, normal_images: Iterable[Picture]) -> Detector:
         """Learn what is normal from (H, W, 3) uint8 RGB images. Does nothing where `needs_normal` is False."""

@@ -37,6 +37,7 @@ class MuSc(TokenDetector):
 
     name = "musc"
     needs_normal = False
+    from_tokens = True
 
     def __init__(
         self,
@@ -57,6 +58,11 @@ class MuSc(TokenDetector):
         self.reach = max(windows) // 2
         self.max_references, self.max_images, self.max_patches = max_references, max_images, max_patches
 
+    @property
+    def compared(self) -> int:
+        """See `Detector`: later images are compared with some of these."""
+        return self.max_images if self.memory is None else 0
+
     def fit(self, normal_images: Iterable[Picture]) -> MuSc:
         """Nothing to learn."""
         return self
@@ -69,7 +75,11 @@ class MuSc(TokenDetector):
 
         The images of the first call are compared with each other, later ones with its references.
         """
-        grids = self.reader(images)
+        return self.detect_tokens(self.look(images))
+
+    def detect_tokens(self, seen: Iterable[Sequence[TokenGrid]]) -> Iterator[Detection]:
+        """`detect`, from what `look` gives."""
+        grids = (grid for some in seen for grid in some)
         if self.memory is None:
             yield from self._first(self._held(grids))
         known = self.memory

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import cv2
@@ -48,6 +49,7 @@ class PatchCore(MemoryDetector):
     """
 
     name = "patchcore"
+    from_tokens = True
 
     def __init__(
         self,
@@ -69,11 +71,17 @@ class PatchCore(MemoryDetector):
 
     def fit(self, normal_images: Iterable[Picture]) -> PatchCore:
         """Remember a coreset of the patches of normal images."""
-        pool = RandomPool(self.pool_size, self.seed)
-        turned = (turned for image in normal_images for turned in turns(image, self.rotations))
-        for index, grid in enumerate(self.reader(turned)):
-            pool.add(locally_aware(grid.blocks, self.radius), index // self.rotations)
-        features, owner = pool.take()
+        return self.fit_tokens(self.look(normal_images))
+
+    def look(self, images: Iterable[Picture]) -> Iterator[list[TokenGrid]]:
+        """Tokens of each image, turned and not."""
+        grids = self.reader(turned for image in images for turned in turns(image, self.rotations))
+        while some := list(islice(grids, self.rotations)):
+            yield some
+
+    def fit_tokens(self, seen: Iterable[Sequence[TokenGrid]]) -> PatchCore:
+        """`fit`, from what `look` gives."""
+        features, owner = self._pool(seen)
         if not len(features):
             raise DataError("PatchCore needs normal images to learn from, and there is none that can be read.")
         kept = greedy_coreset(features, self.bank_size, seed=self.seed)
@@ -86,14 +94,10 @@ class PatchCore(MemoryDetector):
 
     def learn_more(self, normal_images: Iterable[Picture]) -> None:
         """Add patches of more normal images to the bank: those that it has nothing like, at most a quarter of its size."""
-        bank, pool = self.memory, RandomPool(self.pool_size, self.seed)
+        bank = self.memory
         if not isinstance(bank, PatchBank):
             raise DataError("PatchCore was not fitted: give it normal images first.")
-        first = int(bank.owner.max()) + 1
-        turned = (turned for image in normal_images for turned in turns(image, self.rotations))
-        for index, grid in enumerate(self.reader(turned)):
-            pool.add(locally_aware(grid.blocks, self.radius), first + index // self.rotations)
-        features, owner = pool.take()
+        features, owner = self._pool(self.look(normal_images), int(bank.owner.max()) + 1)
         if not len(features):
             raise DataError("expected normal images to learn from, and there is none that can be read.")
         far = bank.nearest(features.float().to(bank.rows.device))[0].cpu()
@@ -101,6 +105,14 @@ class PatchCore(MemoryDetector):
         known = {"bank": bank.bank.cpu(), "owner": bank.owner.cpu()}
         more = {"bank": features.cpu()[kept], "owner": owner[kept]}
         self.restore({name: torch.cat([known[name], more[name]]) for name in known})
+
+    def _pool(self, seen: Iterable[Sequence[TokenGrid]], first: int = 0) -> tuple[Tensor, Tensor]:
+        """A sample of the patches, and the images that they are of, from this number on."""
+        pool = RandomPool(self.pool_size, self.seed)
+        for index, grids in enumerate(seen, start=first):
+            for grid in grids:
+                pool.add(locally_aware(grid.blocks, self.radius), index)
+        return pool.take()
 
 
 def locally_aware(blocks: Tensor, radius: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from ..grid import GridReader, TokenGrid, to_map
 from ..model.backbone import MaskGuidedViT, resolve_name
 from ..model.convolutional import ConvTrunk, load_trunk
 from ..model.device import autocast, choose_device
-from .base import AnomalyMap, Picture, StoredDetector, check_least
+from .base import AnomalyMap, Detection, Picture, StoredDetector, check_least
 
 
 class TokenDetector(StoredDetector):
@@ -37,11 +37,14 @@ class TokenDetector(StoredDetector):
     memory : what was learned, a module whose tensors are stored with the detector; None before
     reach : how many rows of patches above and below a patch have a say in its score
     with_pixels : whether each patch comes with its pixels behind its tokens, see `add_pixels`
+    from_tokens : whether it learns from what `look` gives alone, so that others may read that for it; then it has
+        `fit_tokens`, or `detect_tokens` where images are compared with each other, of which `fit` and `detect` are made
     """
 
     memory: nn.Module | None = None
     reach: int = 0
     with_pixels: ClassVar[bool] = False
+    from_tokens: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -96,6 +99,18 @@ class TokenDetector(StoredDetector):
         """(H, W, 3) uint8 images → tokens of each, in order."""
         sizes = self.vit.patch_size, self.size, self.tile, self.batch_size
         return GridReader(self._tokens, *sizes, lambda values: torch.from_numpy(values).to(self.device))
+
+    def look(self, images: Iterable[Picture]) -> Iterator[list[TokenGrid]]:
+        """What is learned from each image: its tokens."""
+        return ([grid] for grid in self.reader(images))
+
+    def fit_tokens(self, seen: Iterable[Sequence[TokenGrid]]) -> TokenDetector:
+        """`fit`, from what `look` gives."""
+        raise NotImplementedError
+
+    def detect_tokens(self, seen: Iterable[Sequence[TokenGrid]]) -> Iterator[Detection]:
+        """`detect`, from what `look` gives."""
+        raise NotImplementedError
 
     def to_map(self, scores: Tensor, grid: TokenGrid) -> AnomalyMap:
         """Patch scores (h·w,) → a smooth map with the image's aspect."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..assign.false_alarms import NEAR, FalseAlarms, NormalScores, lowest_group, shifted
-from ..binarize.prepare import binarizer_for, fit_binarizer, map_figures, restore_binarizer
+from ..binarize.prepare import binarizer_for, restore_binarizer
+from ..blocks.ranges import fit_range, map_ranges
+from ..blocks.shards import Look
 from ..data.dataset import Dataset, Sample
 from ..detect import Detector
 from ..errors import DataError, RunError
@@ -20,8 +23,6 @@ from ..learn.distributed import process_group
 from ..learn.fit import RegionSet, is_banked
 from ..model.device import choose_device
 from ..progress import Silent
-from ..regions.extract import Extractor
-from ..regions.network import make_encoder
 from ..regions.records import report_files
 from ..run.finished import read_corrections
 from ..run.folder import KNOWN, UPDATE
@@ -125,15 +126,15 @@ def _fit_range(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> None:
     config, size = stages.config, stages.config.binarize.min_map_size
 
     def fit() -> dict[str, Any]:
-        binarizer, figures = binarizer_for(config.binarize, has_normal=config.has_normal), []  # type: ignore[var-annotated]
+        binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
         with stages.progress.task("Range of the maps", len(dataset)) as advance:
-            fit_binarizer(binarizer, dataset.samples, size, advance, figures, config.ignore)
-        lists = zip(*figures, strict=True), zip(*map_figures(stages.normal, size, config.ignore), strict=True)
-        (scores, peaks), (normal_scores, normal_peaks) = (list(pair) or [(), ()] for pair in lists)
-        return {
-            **binarizer.get_state(),
-            **dict(zip(MAP_FIGURES, (scores, peaks, normal_scores, normal_peaks), strict=True)),
-        }
+            found, figures, reason = map_ranges(stages.engine, dataset.samples, size, config.ignore, advance)
+        fit_range(binarizer, found, reason)
+        _, normal, _ = map_ranges(stages.engine, stages.normal, size, config.ignore)
+        scores_and_peaks = [
+            values for pair in (figures, normal) for values in list(zip(*pair, strict=True)) or [(), ()]
+        ]
+        return {**binarizer.get_state(), **dict(zip(MAP_FIGURES, scores_and_peaks, strict=True))}
 
     state = stages.range(dataset, fit)
     model.binarizer = restore_binarizer(config, state)
@@ -173,8 +174,8 @@ def _find_regions(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> Re
     """Main Element Binarization, crops, and features of the frozen network."""
     with stages.progress.task("Regions", len(dataset)) as advance:
         return RegionStore(stages.folder).fill(
-            dataset.samples, lambda: model.extractor(stages.progress.say), stages.regions_key(dataset), advance,
-            scenes=model.config.unknown.foreign_rate > 0,
+            dataset.samples, model.look(stages.progress.say), stages.regions_key(dataset), advance,
+            scenes=model.config.unknown.foreign_rate > 0, engine=stages.engine,
         )  # fmt: skip
 
 
@@ -187,14 +188,12 @@ def _describe_normal(stages: Stages, model: DiscoveryModel) -> tuple[np.ndarray,
     features = config.features.model_copy(update={"class_token": 0.0, "patches": 0.0})
     crop = config.crop.model_copy(update={"no_region": "learned"})
     config = config.model_copy(update={"features": features, "crop": crop})
-
-    def extractor() -> Extractor:
-        encoder = make_encoder(model.vit(stages.progress.say), config)
-        return Extractor(config, model.binarizer, encoder, whole=True)
-
+    look = Look(config, model.binarizer, whole=True, network=partial(model.vit, stages.progress.say))
     samples = [sample for sample in stages.normal if sample.image is not sample.map]  # maps alone have no looks
     with stages.progress.task("Looks of normal images", len(samples)) as advance:
-        store = RegionStore(stages.folder, "normal").fill(samples, extractor, stages.normal_key(), advance)
+        store = RegionStore(stages.folder, "normal").fill(
+            samples, look, stages.normal_key(), advance, engine=stages.engine
+        )
     if not store.regions:
         return None
     scores = np.array([store.images[region.index].score for region in store.regions])
@@ -204,13 +203,11 @@ def _describe_normal(stages: Stages, model: DiscoveryModel) -> tuple[np.ndarray,
 def _find_base_regions(stages: Stages, model: DiscoveryModel, base: Dataset) -> RegionSet:
     crop = stages.config.crop.model_copy(update={"no_region": "normal"})
     config = stages.config.model_copy(update={"crop": crop, "has_normal": True})
-
-    def extractor() -> Extractor:
-        encoder = make_encoder(model.vit(stages.progress.say), config)
-        return Extractor(config, None, encoder, most_regions=BASE_REGIONS)
-
+    look = Look(config, most_regions=BASE_REGIONS, network=partial(model.vit, stages.progress.say))
     with stages.progress.task("Labelled base set", len(base)) as advance:
-        store = RegionStore(stages.folder, "base").fill(base.samples, extractor, stages.base_key(base), advance)
+        store = RegionStore(stages.folder, "base").fill(
+            base.samples, look, stages.base_key(base), advance, engine=stages.engine
+        )
     report_files(store.images, stages.progress)
     if not store.regions:
         raise DataError("the base set has no region: all its masks are empty.")

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from ..binarize.ignore import Shapes, without
+from ..blocks.engine import Block, Engine, blocks_of
+from ..blocks.maps import HeldOutWork, MapWork, NothingRead, Reading, Seen
+from ..blocks.shards import file_stem
+from ..config import Config
 from ..data.dataset import Sample
-from ..data.images import read_image
-from ..detect import Detector, Picture, build_detector
-from ..errors import BadFileError, DataError, RunError
-from ..grid import top_mean
+from ..detect import Detector, build_detector
+from ..detect.memory import MemoryDetector
+from ..detect.tokens import TokenDetector
+from ..errors import AnomalyNCDError, DataError, RunError
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord, report_files
 from ..run.detector import CHECKSUMS, DETECTOR, is_whole, read_detector, save_detector
 from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, TRAINING, RunFolder
+from ..run.map_files import MapFiles
 from ..run.stages import Stages, content_order
-from ..run.store import file_stem, map_names
+from ..run.store import SHARD, map_names
 from ..run.tables import read_csv, to_csv
 
 MAP_SCORES = f"{MAPS}/scores.csv"
 NORMAL_TABLE = f"{NORMAL_MAPS}/maps.csv"
 MOST_HELD_OUT = 100  # normal images, evenly spread, that tell how normal ones score
-UNREADABLE = np.full((1, 1), np.nan, np.float32)  # map of such an image: every image has one, and this is never used
 
 
 def make_maps(
@@ -54,22 +56,20 @@ def make_maps(
     -------
     The samples with their maps, and maps/scores.csv: image, score, height, width, and why a file could not be read.
     """
-    folder, progress, names = stages.folder, stages.progress, map_names(samples)
+    folder, config, engine, names = stages.folder, stages.config, stages.engine, map_names(samples)
     with_maps = [replace(sample, map=folder.place(name)) for sample, name in zip(samples, names, strict=True)]
 
     def make() -> pd.DataFrame:
-        made = earlier or detector or build_detector(stages.config)
-        if earlier is None and (made.needs_normal or normal):
-            _warn_of_overlap(samples, normal, progress)
-            with stages.timed("fitting"):
-                readable = _fit(made, normal, progress, folder.place(TRAINING))
-            with stages.timed("normal images"):
-                _write_held_out(folder, made, readable, progress, stages.config.ignore)
+        made = earlier or detector or build_detector(config)
+        if earlier is not None:
+            save_detector(made, folder)
+        elif made.needs_normal or normal:
+            _warn_of_overlap(samples, normal, stages.progress)
+            made = stages.once("detector", key, lambda: _stored(folder, config), lambda: _fit(stages, made, normal))
         # A detector that compares the images with each other may take some as references: not those of the first folder.
         order = None if made.needs_normal else content_order(samples)
-        table = write_maps(folder, samples, names, made, progress, order, stages.config.ignore)
+        table = write_maps(MapFiles(folder, samples, names, key, engine), made, config, stages.progress, order)
         folder.write_text(MAP_SCORES, to_csv(table))
-        save_detector(made, folder)
         folder.remove(TRAINING)
         return table
 
@@ -88,50 +88,52 @@ def make_maps(
 
 
 def write_maps(
-    folder: RunFolder,
-    samples: Sequence[Sample],
-    names: Sequence[str],
-    detector: Detector,
-    progress: Silent,
-    order: Sequence[int] | None = None,
-    ignore: Shapes = (),
+    files: MapFiles, detector: Detector, config: Config, progress: Silent, order: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """Write one map for each image, under the names; returns its score, the image's size, or why it could not be read.
+    """Write one map for each image; returns its score, the image's size, or why it could not be read.
 
-    order : places in which the detector sees the images, one after the other by default
-    ignore : parts in which nothing is looked for; then the score is `top_mean` of the rest
+    Parameters
+    ----------
+    files : where they go; of blocks that are there already no map is made again
+    detector : as it is stored in the run, or one that compares the first images that it sees, and is stored then
+    order : places in which it sees the images, one after the other by default
     """
-    records = [ImageRecord(index, sample.id, score=np.nan) for index, sample in enumerate(samples)]
-    order = range(len(samples)) if order is None else order
-    in_order = [records[index] for index in order]
-    read: list[ImageRecord] = []
-    n_maps = 0
+    samples, folder = files.samples, files.folder
+    places = list(range(len(samples)) if order is None else order)
+    n_first = len(places) if detector.compared is None else min(detector.compared, len(places))
+    with progress.task("Anomaly maps", len(places)) as advance:
+        if n_first:
+            first = blocks_of(samples, n_first, places[:n_first])[0]
+            stored = _stored(folder, config) if files.is_kept(first) else None
+            if stored is None:
+                files.keep(first, _compared(files, detector, first, config, advance))
+            else:
+                detector = stored
+                advance(n_first)
+        blocks = blocks_of(samples, SHARD, places[n_first:])
+        todo = [block for block in blocks if not files.is_kept(block)]
+        advance(len(places) - n_first - sum(map(len, todo)))
+        work = MapWork(partial(read_detector, folder.path.absolute(), config), config.ignore, detector)
+        for place, made in files.engine.each(work, todo):
+            files.keep(todo[place], made, advance)
+    if all(record.error for record in files.records.values()):
+        report_files(list(files.records.values()), progress)  # raises
+    return files.table()
 
-    def pictures(advance: Advance) -> Iterator[Picture]:
-        for place, image in _readable([samples[index] for index in order], in_order, advance):
-            in_order[place].height, in_order[place].width = image.shape[:2]
-            read.append(in_order[place])
-            yield image
-        if not read:
-            report_files(records, progress)  # raises, and says more than a detector without images would
 
-    with progress.task("Anomaly maps", len(samples)) as advance:
-        for anomaly_map, score in detector.detect(pictures(advance)):
-            if n_maps < len(read):
-                record = read[n_maps]
-                seen = without(anomaly_map, ignore)
-                record.score = top_mean(seen) if ignore else float(score)
-                folder.write(names[record.index], _npy(seen))
-            n_maps += 1
-    if n_maps != len(read):
-        raise DataError(
-            f"the detector {detector.name!r} must give one map for each of {len(read)} images, not {n_maps}."
-        )
-    for record in records:
-        if record.error:
-            folder.write(names[record.index], _npy(UNREADABLE))
-    columns = ["image", "score", "height", "width", "message"]
-    return pd.DataFrame([(r.id, r.score, r.height, r.width, r.error) for r in records], columns=columns)
+def _compared(
+    files: MapFiles, detector: Detector, block: Block, config: Config, advance: Advance
+) -> Iterator[tuple[ImageRecord, bytes]]:
+    """Maps of images that a detector compares with each other; then it is stored, for those that come later."""
+    work = MapWork(lambda: detector, config.ignore, detector)
+    if isinstance(detector, TokenDetector) and detector.from_tokens:
+        seen = Seen(files.engine, detector, block, advance)
+        yield from work.maps(seen, detector.detect_tokens(seen))
+    else:
+        for made in work(block):
+            yield made
+            advance()
+    save_detector(detector, files.folder)
 
 
 def normal_samples(folder: RunFolder, normal: Sequence[Sample]) -> list[Sample]:
@@ -143,48 +145,61 @@ def normal_samples(folder: RunFolder, normal: Sequence[Sample]) -> list[Sample]:
     return [replace(sample, map=folder.place(place_of[sample.id])) for sample in normal if sample.id in place_of]
 
 
-def _write_held_out(
-    folder: RunFolder, detector: Detector, fitted: Sequence[Sample], progress: Silent, ignore: Shapes
-) -> None:
-    """Maps of some of the images that a detector was fitted on, where it can tell what it would say of them unseen."""
-    places = sorted(set(np.linspace(0, len(fitted) - 1, min(MOST_HELD_OUT, len(fitted))).round().astype(int).tolist()))
-    chosen = [fitted[place] for place in places]
-    with progress.task("Scores of normal images", len(chosen)) as advance:
-        records = [ImageRecord(index, sample.id) for index, sample in enumerate(chosen)]
-        found = detector.held_out((image for _, image in _readable(chosen, records, advance)), places)
-        if found is None:
-            return
-        rows = []
-        for index, (sample, detection) in enumerate(zip(chosen, found, strict=True)):
-            if detection is not None:
-                rows.append((sample.id, f"{NORMAL_MAPS}/{file_stem(index, sample.id)}.npy"))
-                folder.write(rows[-1][1], _npy(without(detection.map, ignore)))
-    table = pd.DataFrame(rows, columns=["image", "map"])
-    folder.write_text(NORMAL_TABLE, to_csv(table))
+def _fit(stages: Stages, detector: Detector, normal: Sequence[Sample]) -> Detector:
+    """Fit a detector and store it, with maps of some of the normal images."""
+    folder, config, progress = stages.folder, stages.config, stages.progress
+    with stages.timed("fitting"):
+        readable = _fitted_on(stages, detector, normal)
+    save_detector(detector, folder)
+    places = sorted(
+        set(np.linspace(0, len(readable) - 1, min(MOST_HELD_OUT, len(readable))).round().astype(int).tolist())
+    )
+    # Others than those with a memory may know no more, once they were stored, what they had learned from.
+    engine, size = (stages.engine, SHARD) if isinstance(detector, MemoryDetector) else (Engine(), MOST_HELD_OUT)
+    with stages.timed("normal images"), progress.task("Scores of normal images", len(places)) as advance:
+        work = HeldOutWork(partial(read_detector, folder.path.absolute(), config), config.ignore, detector)
+        maps: dict[int, str] = {}
+        blocks = blocks_of(readable, size, places)
+        for place, found in engine.each(work, blocks):
+            for number, content in found:
+                maps[number] = f"{NORMAL_MAPS}/{file_stem(places.index(number), readable[number].id)}.npy"
+                folder.write(maps[number], content)
+            advance(len(blocks[place]))
+    if maps:
+        rows = [(readable[number].id, name) for number, name in sorted(maps.items())]
+        folder.write_text(NORMAL_TABLE, to_csv(pd.DataFrame(rows, columns=["image", "map"])))
+    return detector
 
 
-def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent, workspace: Path) -> list[Sample]:
-    """Fit, and return the images that could be read; workspace : where a killed call may have left what it learned."""
+def _fitted_on(stages: Stages, detector: Detector, normal: Sequence[Sample]) -> list[Sample]:
+    """Fit, and return the images that could be read; a killed call may have left what it learned."""
+    progress = stages.progress
     if not detector.needs_normal:
-        if normal:
-            progress.warn(f"the detector {detector.name!r} needs no normal images: those of --normal are not used.")
+        progress.warn(f"the detector {detector.name!r} needs no normal images: those of --normal are not used.")
         return []
     if not normal and detector.is_ready:
         return []
     if not normal:
         raise DataError(f"the detector {detector.name!r} needs images of normal products: give them with --normal.")
-    records = [ImageRecord(index, sample.id) for index, sample in enumerate(normal)]
+    block = list(enumerate(normal))
     with progress.task("Normal images", len(normal)) as advance:
+        images = Reading(block, advance)
+        read: Reading | Seen = images
         try:
-            detector.progress, detector.workspace = progress, workspace
-            detector.fit(image for _, image in _readable(normal, records, advance))
-        except DataError:
-            report_files(records, progress)  # raises where none could be read, and says why
+            if isinstance(detector, TokenDetector) and detector.from_tokens:
+                read = Seen(stages.engine, detector, block, advance)
+                detector.fit_tokens(read)
+            else:
+                detector.progress, detector.workspace = progress, stages.folder.place(TRAINING)
+                detector.fit(images)
+        except (DataError, NothingRead):
+            report_files(read.records, progress)  # raises where none could be read, and says why
             raise
         finally:
             detector.progress, detector.workspace = Silent(), None
+    records = sorted(read.records, key=lambda record: record.index)
     report_files(records, progress)
-    return [sample for sample, record in zip(normal, records, strict=True) if not record.error]
+    return [normal[record.index] for record in records if not record.error]
 
 
 def _warn_of_overlap(samples: Sequence[Sample], normal: Sequence[Sample], progress: Silent) -> None:
@@ -195,6 +210,14 @@ def _warn_of_overlap(samples: Sequence[Sample], normal: Sequence[Sample], progre
             "all images to look at are among the normal images (--normal), so that what is wrong with them is learned "
             "as normal."
         )
+
+
+def _stored(folder: RunFolder, config: Config) -> Detector | None:
+    """The detector of a run as it was stored; None where it is damaged."""
+    try:
+        return read_detector(folder.path, config)
+    except AnomalyNCDError:
+        return None
 
 
 def _stored_scores(folder: RunFolder, samples: Sequence[Sample]) -> pd.DataFrame | None:
@@ -209,21 +232,3 @@ def _stored_scores(folder: RunFolder, samples: Sequence[Sample]) -> pd.DataFrame
         if gone or (sample.id in failed and is_readable(replace(sample, map=None))):
             return None
     return table if is_whole(folder) else None
-
-
-def _npy(values: npt.NDArray[np.float32]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, values.astype(np.float32, copy=False), allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _readable(
-    samples: Iterable[Sample], records: Sequence[ImageRecord], advance: Advance
-) -> Iterator[tuple[int, Picture]]:
-    """Images that can be read, with their places; the records of the others say why they cannot."""
-    for index, sample in enumerate(samples):
-        advance()
-        try:
-            yield index, read_image(sample.image)
-        except BadFileError as error:
-            records[index].error = str(error)

@@ -19,6 +19,7 @@ from ..assign.product import Product, fit_product
 from ..assign.unknown import UnknownScore, fit_unknown
 from ..binarize.base import Binarizer
 from ..binarize.prepare import restore_binarizer
+from ..blocks.shards import Look
 from ..checksums import from_json, seal, unseal
 from ..config import Config, make_config
 from ..data.dataset import Dataset
@@ -30,7 +31,7 @@ from ..learn.features import TokenNetwork
 from ..learn.rows import block_rows
 from ..regions.extract import Extractor
 from ..regions.find import Region, first_regions, strengths
-from ..regions.network import Say, make_encoder, make_vit
+from ..regions.network import Say, make_vit
 from ..regions.records import ImageRecord
 from ..run.folder import FORMAT, MODEL_FILE, RunFolder
 from ..run.tables import read_names
@@ -246,12 +247,16 @@ class DiscoveryModel:
                 install(self.classifier, self._vit)
         return self._vit
 
-    def extractor(self, say: Say | None = None, network: TokenNetwork | None = None) -> Extractor:
+    def look(self, say: Say | None = None, network: TokenNetwork | None = None) -> Look:
         """For new images: the same range, crops and features as when it was fitted; network : instead of the backbone."""
-        encoder = make_encoder(network or self.vit(say), self.config, scenes=self.config.unknown.foreign_rate > 0)
-        return Extractor(
-            self.config, self.binarizer, encoder, None if self.false_alarms is None else self.false_alarms.scores
-        )
+        return Look(
+            self.config, self.binarizer, None if self.false_alarms is None else self.false_alarms.scores,
+            scenes=self.config.unknown.foreign_rate > 0, network=lambda: network or self.vit(say),
+        )  # fmt: skip
+
+    def extractor(self, say: Say | None = None, network: TokenNetwork | None = None) -> Extractor:
+        """What `look` gives, here."""
+        return self.look(say, network)()
 
     def pack(self) -> bytes:
         """The file's content."""

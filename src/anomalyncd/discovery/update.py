@@ -3,7 +3,7 @@ ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ..assign.new_kinds import open_classes
+from ..blocks.engine import Engine
 from ..checksums import stable_hash
 from ..data.dataset import Dataset, Sample
 from ..errors import DataError
@@ -19,12 +20,14 @@ from ..known.given import KnownKinds, decide, with_known
 from ..labels import UNKNOWN
 from ..learn.rows import block_rows
 from ..progress import Silent
-from ..regions.extract import Extracted, is_readable
+from ..regions.extract import is_readable
 from ..regions.records import report_files
-from ..run.detector import read_detector
+from ..run.detector import CHECKSUMS, read_detector
 from ..run.finished import FinishedRun
-from ..run.folder import MANIFEST, STAGES, UPDATE, RunFolder
-from ..run.store import SHARD, RegionStore, extract, numbered_maps
+from ..run.folder import MANIFEST, STAGES, TRAINING, UPDATE, RunFolder
+from ..run.map_files import MapFiles
+from ..run.stages import fingerprint
+from ..run.store import RegionStore, numbered_maps
 from ..run.tables import is_changed, manifest
 from .maps import write_maps
 from .model import DiscoveryModel
@@ -60,6 +63,7 @@ def update_run(
     *,
     known: KnownKinds | None = None,
     device: str = "auto",
+    engine: Engine | None = None,
 ) -> Update:
     """Take new images into a run.
 
@@ -72,8 +76,9 @@ def update_run(
     run : folder of a finished run
     inputs : images as `predict` takes them; files that the run holds already are left out
     known : labels of the images, of those of the run, or of others that are taken in with them
+    engine : where work on images is done; here by default
     """
-    progress = progress or Silent()
+    progress, engine = progress or Silent(), engine or Engine()
     with RunFolder(run).writing() as folder:
         state = RunState.of(FinishedRun(run, device=device))
         model = state.model
@@ -84,8 +89,9 @@ def update_run(
             return Update(0, 0, there, unknown=_n_unknown(state, state.labels))
         n_images, before, classes = len(state.store.images), state.labels, set(model.classes.tolist())
         if inputs.is_bare:
-            samples = _with_maps(folder, model, n_images, samples, progress)
-        store = _extract(folder, model, n_images, samples, progress)
+            samples = _with_maps(folder, model, n_images, samples, progress, engine)
+        with progress.task("Regions", len(samples)) as advance:
+            store = RegionStore(folder).read(n_images).append(samples, model.look(progress.say), advance, engine)
         skipped = report_files(store.images[n_images:], progress)
         larger = _joined(state, store, samples)
         wanted, names = _with_new_classes(larger, len(before)), dict(model.names)
@@ -153,27 +159,14 @@ def _new_samples(run: Path, state: RunState, dataset: Dataset) -> tuple[list[Sam
 
 
 def _with_maps(
-    folder: RunFolder, model: DiscoveryModel, first: int, samples: Sequence[Sample], progress: Silent
+    folder: RunFolder, model: DiscoveryModel, first: int, samples: Sequence[Sample], progress: Silent, engine: Engine
 ) -> list[Sample]:
     """The samples with maps of the run's own detector, which are kept in the run as those of `discover` are."""
-    names = numbered_maps(samples, first)
-    write_maps(folder, samples, names, read_detector(folder.path, model.config), progress, ignore=model.config.ignore)
+    names, key = numbered_maps(samples, first), stable_hash(folder.read_json(CHECKSUMS), fingerprint(samples))
+    files = MapFiles(folder, samples, names, key, engine)
+    write_maps(files, read_detector(folder.path, model.config), model.config, progress)
+    folder.remove(TRAINING)
     return [replace(sample, map=folder.place(name)) for sample, name in zip(samples, names, strict=True)]
-
-
-def _extract(
-    folder: RunFolder, model: DiscoveryModel, first: int, samples: Sequence[Sample], progress: Silent
-) -> RegionStore:
-    """Regions and features of the new images, in shards behind those of the run."""
-    extractor = model.extractor(progress.say)
-
-    def shards() -> Iterator[Extracted]:
-        for start in range(0, len(samples), SHARD):
-            yield extract(extractor, samples[start : start + SHARD], first + start)
-            advance(len(samples[start : start + SHARD]))
-
-    with progress.task("Regions", len(samples)) as advance:
-        return RegionStore(folder).read(first).extend(shards())
 
 
 def _joined(state: RunState, store: RegionStore, samples: Sequence[Sample]) -> RunState:

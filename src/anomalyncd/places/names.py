@@ -104,6 +104,11 @@ def file_named(text: str | Path) -> File:
     return (f"{TAR}/" in str(path) and _in_archive(path)) or path
 
 
+def reopened(text: str, named: bool) -> File:
+    """The file that another process of ours tells by its name; named : whether a person has named its store there."""
+    return place_of(text, "images") if named and is_remote(text) else file_named(text)
+
+
 def is_open(store: str) -> bool:
     """Whether a person has named a store, by its bucket."""
     listed = re.split(r"[\s,]+", os.environ.get(VARIABLE, ""))

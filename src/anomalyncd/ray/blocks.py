@@ -12,11 +12,10 @@ from typing import Any
 import pandas as pd
 
 from .. import __version__
+from ..blocks.engine import Block as Numbered
 from ..checksums import sha256, stable_hash
 from ..data.dataset import Dataset, Sample
 from ..data.maps import StackRow
-from ..errors import SettingsError
-from ..places.names import file_named, is_remote, place_of
 from ..places.stored import File
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord
@@ -48,24 +47,14 @@ class Block:
     def name(self) -> str:
         return f"{self.start:09d}-{self.start + len(self.items) - 1:09d}"
 
-    def to_json(self) -> str:
-        rows = [[item.id, item.label, *map(_place, (item.image, item.map, item.mask))] for item in self.items]
-        return json.dumps([self.start, rows, self.labelled])
-
-    @classmethod
-    def from_json(cls, text: str) -> Block:
-        start, rows, labelled = json.loads(text)
-        items = [
-            Sample(name, _source(image), _source(map_), _source(mask), label) for name, label, image, map_, mask in rows
-        ]
-        return cls(start, items, labelled)
+    @property
+    def numbered(self) -> Numbered:
+        """For workers, whose working folder may be another."""
+        return [(self.start + place, _from_anywhere(item)) for place, item in enumerate(self.items)]
 
     def key(self, job: str) -> str:
         """What the part is made from: the job, and names, sizes and times of the files."""
-        here = [
-            replace(item, image=_absolute(item.image), map=_absolute(item.map), mask=_absolute(item.mask))
-            for item in self.items
-        ]
+        here = [_from_anywhere(item) for item in self.items]
         return stable_hash(job, self.labelled, [item.label for item in here], fingerprint(here))
 
 
@@ -205,21 +194,5 @@ def _absolute(source: Any) -> Any:
     return source.absolute() if isinstance(source, File) else source
 
 
-def _place(source: Any) -> Any:
-    here = _absolute(source)
-    if here is None or isinstance(here, File):
-        return None if here is None else str(here)
-    if isinstance(here, StackRow):
-        return [str(here.path), here.index]
-    raise SettingsError("images of several processes must be files, not arrays.")
-
-
-def _source(place: Any) -> Any:
-    if place is None:
-        return None
-    return _opened(place) if isinstance(place, str) else StackRow(Path(place[0]), place[1])
-
-
-def _opened(name: str) -> File:
-    """A file as the calling machine named it, which has been told of its store."""
-    return place_of(name, "images") if is_remote(name) else file_named(name)
+def _from_anywhere(item: Sample) -> Sample:
+    return replace(item, image=_absolute(item.image), map=_absolute(item.map), mask=_absolute(item.mask))

@@ -1,34 +1,26 @@
-"""`predict` on Ray Data: images in blocks, workers on one machine or on many, and the tables of the local engine."""
+"""`predict` by workers of Ray: images in blocks, on one machine or on many, and the tables of the local engine."""
 
 from __future__ import annotations
 
-import logging
-import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
+from ..blocks.engine import Block as Numbered
 from ..data.dataset import Dataset
 from ..discovery.classify import Predictor, joined
-from ..errors import AnomalyNCDError, RunError, SettingsError
+from ..errors import RunError, SettingsError
 from ..progress import Silent
 from ..regions.records import report_files
 from ..run.finished import FinishedRun
 from ..run.folder import RunFolder
 from ..run.writer import TableWriter, check_table
-from .blocks import ENDINGS, Block, Parts, job_key, pack, split
-from .start import ask_for_token, ray_for, take_away_left
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-WAVE = 1024  # blocks that Ray is given at once, so that the paths of ten million images are never all in its store
-ATTEMPTS = 4  # at a block: an image that kills its worker every time must end the job, which Ray would retry for ever
+from .blocks import Block, Parts, job_key, pack, split
+from .pool import RayEngine
 
 
 class Written(NamedTuple):
@@ -73,9 +65,7 @@ def predict_with_ray(
     precision : auto (as the run has it), float32 or bfloat16
     """
     if find_spec("ray") is None or find_spec("pyarrow") is None:
-        raise SettingsError("--engine ray needs Ray Data: pip install 'anomalyncd[ray]', or use --engine local.")
-    if workers is not None and workers < 1:
-        raise SettingsError(f"--workers must be at least 1, but got {workers}.")
+        raise SettingsError("--engine ray needs Ray and pyarrow: pip install 'anomalyncd[ray]', or use --engine local.")
     whole = bool(out.suffix) and not (out.is_dir() and out.suffix not in (".csv", ".parquet"))
     if whole:
         check_table(out)
@@ -84,21 +74,18 @@ def predict_with_ray(
     bare = inputs.is_bare
     place = out.with_name(f"{out.name}.parts") if whole else out
     inputs.check_outside(place)
-    with RunFolder(place).writing() as folder:
+    with RayEngine(workers, address, device, progress) as engine, RunFolder(place).writing() as folder:
         parts = Parts(folder, split(inputs), job_key(run, bare, precision))
         parts.sweep()
         todo = parts.missing()
-        worker = (str(run.absolute()), parts.job, bare, device, precision)
-        if address is None:
-            take_away_left()
-        if todo and address is None:
-            ask_for_token(progress)
-        ray_or_not = ray_for(workers or _cpus(), address) if todo else nullcontext()
-        with ray_or_not, progress.task("Images", len(inputs)) as advance:
+        labelled = any(block.labelled for block in todo)
+        work = PartWork(run.absolute(), parts.job, bare, labelled, device, precision)
+        with progress.task("Images", len(inputs)) as advance:
             advance(len(inputs) - sum(len(block.items) for block in todo))
-            for block, files in _classed(todo, worker, workers):
-                parts.write(block, files)
-                advance(len(block.items))
+            for number, made in engine.each(work, [block.numbered for block in todo]):
+                for files in made:
+                    parts.write(todo[number], files)
+                advance(len(todo[number].items))
         skipped = report_files(list(parts.odd()), progress)
         if skipped and parts.missing():
             raise RunError(
@@ -120,63 +107,30 @@ def predict_with_ray(
     return Written(images, regions, len(skipped), counts)
 
 
-class BlockWorker:
-    """Classes one block after the other; Ray makes one in every process, and it keeps the model between them.
+class PartWork:
+    """Classes of the images of a block, as the files of its part.
 
     Parameters
     ----------
     run : the run folder
     job : see `job_key`
     bare : the run's detector makes the maps
+    labelled : see `Block`
     device, precision : as everywhere
-    attempts : handle of an actor whose `begin(start)` counts how often a block was begun, or None
     """
 
-    def __init__(
-        self, run: str, job: str, bare: bool, device: str, precision: str = "auto", attempts: Any = None
-    ) -> None:
-        self.run, self.job, self.bare, self.attempts = Path(run), job, bare, attempts
+    def __init__(self, run: Path, job: str, bare: bool, labelled: bool, device: str, precision: str = "auto") -> None:
+        self.run, self.job, self.bare, self.labelled = run, job, bare, labelled
         self.device, self.precision = device, precision
 
     @cached_property
     def predictor(self) -> Predictor:
-        """Loaded with the first block: an error then reaches the user as a sentence."""
-        import cv2
-        import torch
-
-        torch.set_num_threads(1)  # one CPU each, or the workers of a machine would fight for them
-        cv2.setNumThreads(1)
+        """Loaded with the first block, where the work is done."""
         return FinishedRun(self.run, device=self.device, precision=self.precision).predictor(bare=self.bare)
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        """(1 row: `block`) → (1 row: `start`, `error`, and the files of the part)."""
-        import pyarrow as pa
-
-        block = Block.from_json(batch["block"][0].as_py())
-        row: dict[str, Any] = {"start": block.start, "error": "", **dict.fromkeys(ENDINGS, b"")}
-        try:
-            self.check_attempts(block)
-            row |= self.classed(block)
-        except (AnomalyNCDError, OSError) as error:
-            row["error"] = str(error)
-        types = {"start": pa.int64(), "error": pa.string(), **dict.fromkeys(ENDINGS, pa.large_binary())}
-        return pa.table({name: pa.array([row[name]], kind) for name, kind in types.items()})
-
-    def check_attempts(self, block: Block) -> None:
-        """Give up a block that has killed its workers."""
-        if self.attempts is None:
-            return
-        import ray
-
-        if ray.get(self.attempts.begin.remote(block.start)) > ATTEMPTS:
-            raise RunError(
-                f"{block.items[0].id} … {block.items[-1].id}: the worker died {ATTEMPTS} times over these "
-                f"{len(block.items)} images, for want of memory or of one of them. Give fewer --workers, or find the image "
-                "with --engine local and leave it out. Finished blocks are kept: call the same command again."
-            )
-
-    def classed(self, block: Block) -> dict[str, bytes]:
-        """The files of a block's part."""
+    def __call__(self, numbered: Numbered) -> Iterator[dict[str, bytes]]:
+        """The files of one part."""
+        block = Block(numbered[0][0], [item for _, item in numbered], self.labelled)
         key = block.key(self.job)  # before the files are read: one that changes later is seen by the next call
         found, odd = [], []
         truth = {item.id: item.label for item in block.items} if block.labelled else None
@@ -184,72 +138,4 @@ class BlockWorker:
             odd += [record for record in some.images if record.error or record.note]
             found.append(self.predictor.classify(some, truth))
         result = joined(found)
-        return pack(key, result.images, result.regions, odd)
-
-
-def _classed(
-    todo: Sequence[Block], worker: tuple[Any, ...], workers: int | None
-) -> Iterator[tuple[Block, dict[str, bytes]]]:
-    """Each block with the files of its part, as they are finished."""
-    if not todo:
-        return
-    from ray.data import ActorPoolStrategy, DataContext
-
-    import ray
-
-    DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    *_, device, _ = worker
-    gpus = 1 if device.startswith("cuda") else 0
-    most = most_workers(ray.cluster_resources(), device)
-    attempts: Any = ray.remote(num_cpus=0)(_counter()).remote()
-    by_start = {block.start: block for block in todo}
-    for first in range(0, len(todo), WAVE):
-        wave = todo[first : first + WAVE]
-        size = min(workers or most, most, len(wave))
-        rows = [{"block": block.to_json()} for block in wave]
-        done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-            BlockWorker, fn_constructor_args=(*worker, attempts), batch_size=1, batch_format="pyarrow", num_cpus=1,
-            num_gpus=gpus, compute=ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
-        )  # fmt: skip
-        try:
-            for row in done.iter_rows():
-                if row["error"]:
-                    raise RunError(row["error"])
-                yield by_start[row["start"]], {kind: row[kind] for kind in ENDINGS}
-        except ray.exceptions.RayError as error:
-            raise RunError(f"a worker of Ray failed ({str(error).strip().splitlines()[-1]}).") from error
-
-
-def most_workers(there: Mapping[str, float], device: str) -> int:
-    """How many fit into what a cluster has.
-
-    Examples
-    --------
-    >>> most_workers({"CPU": 8.0, "GPU": 2.0}, "cuda"), most_workers({"CPU": 8.0}, "auto")
-    (2, 8)
-    """
-    if not device.startswith("cuda"):
-        return int(there.get("CPU", 0)) or 1
-    gpus = int(there.get("GPU", 0))
-    if not gpus:  # Ray would wait for one for ever
-        raise SettingsError(f"--device {device}: Ray has no GPU, here or on the cluster. Use --device cpu.")
-    return gpus
-
-
-def _counter() -> type:
-    """Of attempts; made here, so that Ray sends it as it is and its process need not import all of this."""
-
-    class Attempts:
-        def __init__(self) -> None:
-            self.count: dict[int, int] = {}
-
-        def begin(self, start: int) -> int:
-            self.count[start] = self.count.get(start, 0) + 1
-            return self.count[start]
-
-    return Attempts
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        yield pack(key, result.images, result.regions, odd)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..blocks.shards import file_stem
 from ..config import Config, make_config
 from ..data.dataset import Dataset, Sample
 from ..data.gather import Sources
@@ -43,7 +44,7 @@ from .folder import (
     TREE,
     RunFolder,
 )  # fmt: skip
-from .store import RegionStore, file_stem
+from .store import RegionStore
 from .tables import is_count, read_csv, read_names
 
 if TYPE_CHECKING:  # a model is read without torch

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from .. import __version__
+from ..blocks.engine import Engine
 from ..checksums import sha256, stable_hash
 from ..config import Config
 from ..data.dataset import Dataset, Picture, Sample, Source
@@ -37,6 +38,7 @@ class Stages:
     folder : of the run, open for writing
     config : its settings
     progress : how work is shown
+    engine : where work on images is done; here by default
 
     Attributes
     ----------
@@ -44,8 +46,9 @@ class Stages:
     normal : images of normal products, with maps, by which the run tells normal from defect
     """
 
-    def __init__(self, folder: RunFolder, config: Config, progress: Silent) -> None:
+    def __init__(self, folder: RunFolder, config: Config, progress: Silent, engine: Engine | None = None) -> None:
         self.folder, self.config, self.progress = folder, definite(config), progress
+        self.engine = engine or Engine()
         self.seconds: dict[str, float] = {}
         self.normal: Sequence[Sample] = ()
         self._keys: list[tuple[Dataset, str]] = []

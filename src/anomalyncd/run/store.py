@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError
 
-from ..checksums import file_marks, from_json, seal, unseal
+from ..blocks.engine import Block, Engine, blocks_of
+from ..blocks.shards import Layout, ShardWork, file_stem, pack_shard, png, unpack_shard
+from ..checksums import seal, unseal
 from ..data.dataset import Sample
 from ..errors import RunError
 from ..learn.classifier import FeatureParts
-from ..learn.features import SCENES
 from ..paths import stem_of
-from ..places.stored import File
 from ..regions.crops import read_crop
 from ..regions.extract import Extracted, Extractor, is_readable
 from ..regions.find import Region
@@ -28,24 +23,21 @@ from ..regions.records import ImageRecord
 from .folder import MAPS, PARTIAL, RETRAINED, RunFolder
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
-Record = TypeVar("Record", Region, ImageRecord)
 MAX_NAME = 200  # bytes; file systems take 255, and a file that is being written has a longer name
 
 
-class RegionStore:
+class RegionStore(Layout):
     """The regions that an extractor finds, kept in `tokens/`, `crops/` and `masks/` of a run folder.
 
     Parameters
     ----------
     run : the run folder
-    prefix : subfolder, "" for the images to sort and "base" for the labelled set
+    prefix : see `Layout`
     """
 
     def __init__(self, run: RunFolder, prefix: str = "") -> None:
+        super().__init__(prefix)
         self.run = run
-        self.tokens, self.crops, self.masks = (
-            str(PurePosixPath(prefix, name)) for name in ("tokens", "crops", "masks")
-        )
         self.stage = f"{prefix or 'images'}: regions"
         self.images: list[ImageRecord] = []
         self.regions: list[Region] = []
@@ -61,16 +53,17 @@ class RegionStore:
         on_images: Callable[[int], None],
         *,
         scenes: bool = False,
+        engine: Engine | None = None,
     ) -> RegionStore:
-        """Extract what is not there yet, is damaged, or was not readable before; and load all the rest.
+        """Extract what is not there yet, is damaged, or was not readable before; and load all of it.
 
+        make_extractor : called where the work is done
         scenes : whether the extractor describes whole images too, and what was stored without must be extracted again
         """
         if not self.run.is_done(self.stage, key):
             self.run.start(self.stage, key, self.tokens, self.crops, self.masks)
-        shards: list[Extracted] = []
-        extractor = None
-        for number, start in enumerate(range(0, len(items), SHARD)):
+        todo = []
+        for number, block in enumerate(blocks_of(items, SHARD)):
             shard = self._read(number, with_pictures=True)
             if shard is not None and scenes and shard.scenes is None:
                 shard = None
@@ -78,18 +71,43 @@ class RegionStore:
                 self.run.drop_results()
                 shard = None
             if shard is None:
-                extractor = extractor or make_extractor()
-                shard = extract(extractor, items[start : start + SHARD], start)
-                self._write_pictures(shard)
-                self.run.write(self._shard(number), _pack(shard))
-                shard.batch, shard.masks = None, {}  # pictures of all images would not fit into memory
-            shards.append(shard)
-            on_images(len(shard.images))
+                todo.append(block)
+            else:
+                on_images(len(block))
+        self._write(todo, make_extractor, on_images, engine or Engine())
+        self.read(len(items))
         self.run.finish(self.stage, key)
-        return self._join(shards)
+        return self
+
+    def append(
+        self,
+        items: Sequence[Sample],
+        make_extractor: Callable[[], Extractor],
+        on_images: Callable[[int], None],
+        engine: Engine | None = None,
+    ) -> RegionStore:
+        """Extract more images, store them behind those that were read, and load them too."""
+        blocks = [[(len(self.images) + index, sample) for index, sample in block] for block in blocks_of(items, SHARD)]
+        self._write(blocks, make_extractor, on_images, engine or Engine())
+        return self.read(len(self.images) + len(items))
+
+    def _write(
+        self,
+        blocks: Sequence[Block],
+        make_extractor: Callable[[], Extractor],
+        on_images: Callable[[int], None],
+        engine: Engine,
+    ) -> None:
+        """Make shards and store each as it comes; none of them stays in memory."""
+        work = ShardWork(Layout(self.prefix), make_extractor, SHARD, (len(self.images), self.n_shards))
+        for place, files in engine.each(work, blocks):
+            for name, data in files:
+                is_whole = name.startswith(self.tokens)
+                (self.run.write if is_whole else self.run.put)(name, data)  # the shard is written after its pictures
+            on_images(len(blocks[place]))
 
     def read(self, n_images: int | None = None) -> RegionStore:
-        """What was stored in earlier calls, all or the first images only: a killed `extend` may have left more."""
+        """What was stored in earlier calls, all or the first images only: a killed `append` may have left more."""
         shards: list[Extracted] = []
         count = 0
         while count != n_images and (shard := self._read(len(shards))) is not None:
@@ -98,17 +116,6 @@ class RegionStore:
         self.n_shards = len(shards)
         return self._join(shards)
 
-    def extend(self, shards: Iterable[Extracted]) -> RegionStore:
-        """Store more images behind those that were read."""
-        all_shards = [Extracted(self.images, self.regions, parts=self.parts, scenes=self.scenes)]
-        for found in shards:
-            self._write_pictures(found)
-            self.run.write(self._shard(self.n_shards), _pack(found))
-            self.n_shards += 1
-            found.batch, found.masks = None, {}
-            all_shards.append(found)
-        return self._join(all_shards)
-
     def insert(self, found: Extracted, drawn: Sequence[npt.NDArray[np.bool_]]) -> dict[str, bytes]:
         """Put regions behind those of their images, and their pictures into the run; returns the shards, for a commit.
 
@@ -116,15 +123,16 @@ class RegionStore:
         """
         for region, mask in zip(found.regions, drawn, strict=True):
             name = self.mask_name(self.images[region.index]).removesuffix(".png")
-            self._write_png(f"{name}_{region.region}.png", mask.astype(np.uint8) * 255)
+            self.run.put(f"{name}_{region.region}.png", png(mask.astype(np.uint8) * 255))
         found.masks = {}
-        self._write_pictures(found)
+        for name, data in list(self.files(found, 0))[:-1]:  # its shard is that of its image
+            self.run.put(name, data)
         files, shards = dict[str, bytes](), list[Extracted]()
         while sum(len(shard.images) for shard in shards) < len(self.images):
             number, shard = len(shards), self._read(len(shards))
             if shard is None:
                 raise RunError(
-                    f"{self.run.path / self._shard(number)}: missing or damaged. Call the same `discover` again."
+                    f"{self.run.path / self.shard_name(number)}: missing or damaged. Call the same `discover` again."
                 )
             records = {record.index: record for record in shard.images}
             masked = [r.index for r in shard.images if self.run.place(self.mask_name(r)).is_file()]
@@ -139,7 +147,7 @@ class RegionStore:
                 }
                 records[region.index].n_regions += 1
                 shard.masks = dict.fromkeys(masked, np.zeros((0, 0), bool))
-                files[self._shard(number)] = _pack(shard)
+                files[self.shard_name(number)] = pack_shard(shard)
             shards.append(shard)
         self._join(shards)
         return files
@@ -162,23 +170,9 @@ class RegionStore:
 
     def _read(self, number: int, *, with_pictures: bool = False) -> Extracted | None:
         """A stored shard without its pictures; None where it is missing or damaged, or these are wanted and gone."""
-        path = self.run.place(self._shard(number))
         try:
-            parts, notes = unseal(path)
-            parts.pop("none", None)
-            scenes = parts.pop(SCENES, None)
-            records = from_json(notes["records"])
-            images = [_sound(ImageRecord(**row)) for row in records["images"]]
-            found = Extracted(images, [_region(row) for row in records["regions"]], parts=parts, scenes=scenes)
-            readable = {record.index for record in images if not record.error}
-            if not {region.index for region in found.regions} <= readable:
-                raise ValueError("a region of no image")
-            if any(part.ndim != 4 or len(part) != len(found.regions) for part in parts.values()):
-                raise ValueError("arrays that are not of these regions")
-            if scenes is not None and (scenes.ndim != 2 or len(scenes) != len(images)):
-                raise ValueError("scenes that are not of these images")
-            masked = set(records.get("masks", ()))
-            names = [self.mask_name(record) for record in images if record.index in masked]
+            found, masked = unpack_shard(self.run.place(self.shard_name(number)))
+            names = [self.mask_name(record) for record in found.images if record.index in masked]
             names += [
                 name for region in found.regions for name in (self.crop_name(region), self.crop_mask_name(region))
             ]
@@ -212,50 +206,6 @@ class RegionStore:
             )
         return crop, mask
 
-    def crop_name(self, region: Region) -> str:
-        """Where a region's crop lies inside the run folder."""
-        return f"{self.crops}/{file_stem(region.index, region.image)}_{region.region}.png"
-
-    def crop_mask_name(self, region: Region) -> str:
-        """The same for the crop's mask."""
-        return self.crop_name(region).removesuffix(".png") + "_mask.png"
-
-    def mask_name(self, record: ImageRecord) -> str:
-        """Where an image's mask lies inside the run folder."""
-        return f"{self.masks}/{file_stem(record.index, record.id)}.png"
-
-    def _shard(self, number: int) -> str:
-        return f"{self.tokens}/{number:05d}.safetensors"
-
-    def _write_pictures(self, found: Extracted) -> None:
-        records = {record.index: record for record in found.images}
-        for index, mask in found.masks.items():
-            self._write_png(self.mask_name(records[index]), mask.astype(np.uint8) * 255)
-        crops, masks = (found.batch.crops, found.batch.masks) if found.batch else ((), ())
-        for region, crop, mask in zip(found.regions, crops, masks, strict=True):
-            self._write_png(self.crop_name(region), crop[..., ::-1])
-            self._write_png(self.crop_mask_name(region), mask.astype(np.uint8) * 255)
-
-    def _write_png(self, name: str, picture: npt.NDArray[Any]) -> None:
-        _, data = cv2.imencode(".png", picture, [cv2.IMWRITE_PNG_COMPRESSION, 1])
-        self.run.put(name, data.tobytes())  # the shard is written after its pictures
-
-
-def extract(extractor: Extractor, items: Sequence[Sample], first: int) -> Extracted:
-    """Regions of a few images, of which the first has that number; their files are known again as they were before."""
-    marks = [file_marks(item.image) if isinstance(item.image, File) else () for item in items]
-    found = extractor(items, first_index=first)
-    for record, own in zip(found.images, marks, strict=True):
-        record.n_bytes, record.modified, record.sha256 = own or ("", "", "")
-    return found
-
-
-def file_stem(index: int, image: str) -> str:
-    """A unique, safe, readable name: number and name of the image, a thousand images to a folder."""
-    readable = re.sub(r"[^\w.-]+", "_", PurePosixPath(image).with_suffix("").as_posix())[-40:].strip("._")
-    return f"{index // 1000:03d}/{index:06d}_{readable}"
-
-
 def map_names(samples: Sequence[Sample]) -> list[str]:
     """Where the maps lie inside the run folder: as the images do, where their names allow it.
 
@@ -285,28 +235,3 @@ def are_mirrored(samples: Sequence[Sample]) -> bool:
 def _is_plain(part: str) -> bool:
     odd = part == ".." or part.startswith("/") or part.endswith((":", PARTIAL))
     return not odd and len(part.encode("utf-8", "replace")) <= MAX_NAME
-
-
-def _pack(found: Extracted) -> bytes:
-    regions = [{name: value for name, value in vars(r).items() if name != "labels"} for r in found.regions]
-    records = {"images": [vars(r) for r in found.images], "regions": regions, "masks": sorted(found.masks)}
-    tensors: dict[str, Any] = dict(found.parts) | ({} if found.scenes is None else {SCENES: found.scenes})
-    tensors = tensors or {"none": np.zeros(1, np.float16)}
-    return seal(tensors, {"records": json.dumps(records)})
-
-
-def _region(row: dict[str, Any]) -> Region:
-    box, square = tuple(row.pop("box")), tuple(row.pop("square"))
-    if len(box) != 4 or len(square) != 3:
-        raise ValueError("four and three numbers expected")
-    return _sound(Region(box=box, square=square, **row))
-
-
-def _sound(record: Record) -> Record:
-    """The record, whose file may be a stranger's, if it has text where text belongs and numbers elsewhere."""
-    for field in fields(record):
-        value, kind = getattr(record, field.name), str(field.type)
-        values = value if kind.startswith("tuple") else (value,)
-        if not all(type(each) in ((str,) if kind == "str" else (int, float)) for each in values):
-            raise ValueError(f"{field.name}: {kind} expected")
-    return record

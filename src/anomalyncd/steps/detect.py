@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..blocks.engine import Engine
 from ..config import Config
 from ..data.dataset import Dataset
 from ..data.gather import gather_normal
@@ -54,6 +55,7 @@ def detect_images(
     *,
     normal: str | File | None = None,
     fitted: Path | None = None,
+    engine: Engine | None = None,
 ) -> DetectionRun:
     """Write maps/, scores.csv, the fitted detector/, and metrics.json where there is a truth.
 
@@ -62,6 +64,7 @@ def detect_images(
     inputs : images without maps and masks; truth : their labels and masks, for the metrics only
     config : with the detector's name
     normal : folder of normal images; fitted : earlier run whose detector is used as it is
+    engine : where work on images is done; here by default
     """
     _check_names(inputs)
     choose_device(config.device)
@@ -73,7 +76,7 @@ def detect_images(
         for note in inputs.notes:
             log.warn(note)
         started = time.perf_counter()
-        stages = Stages(folder, config, log)
+        stages = Stages(folder, config, log, engine)
         config = stages.config
         samples, table = make_maps(stages, inputs.samples, normal=normal_images, fitted=fitted, protected=True)
         seconds = time.perf_counter() - started
