@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import posixpath
 import re
@@ -107,6 +108,14 @@ def file_named(text: str | Path) -> File:
 def reopened(text: str, named: bool) -> File:
     """The file that another process of ours tells by its name; named : whether a person has named its store there."""
     return place_of(text, "images") if named and is_remote(text) else file_named(text)
+
+
+def _by_name(file: Stored) -> tuple[object, tuple[str, bool]]:
+    return reopened, (str(file), not isinstance(file.store, Closed))
+
+
+# A worker of Ray opens the store anew, with its own credentials.
+copyreg.pickle(Stored, _by_name)  # type: ignore[arg-type]
 
 
 def is_open(store: str) -> bool:

@@ -87,12 +87,6 @@ class Stored:
     def __hash__(self) -> int:
         return hash(str(self))
 
-    def __reduce__(self) -> tuple[object, tuple[str, bool]]:
-        """By its name: a worker opens its store anew, with its own credentials, and only if it is open here."""
-        from .names import Closed, reopened
-
-        return reopened, (str(self), not isinstance(self.store, Closed))
-
     def __truediv__(self, name: str | PurePosixPath) -> Stored:
         """A name that leads out of the store stays one, of nothing that is there."""
         inner = posixpath.normpath(posixpath.join(self.inner, str(name)))
