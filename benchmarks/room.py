@@ -141,7 +141,7 @@ class MadeUp:
                         area=area,
                         score=float(np.clip(rng.normal(0.8, 0.1), 0, 1)),
                         digest=digest,
-                    )  # fmt: skip
+                    )
                 )
         found = Extracted(images, regions, scenes=scenes)
         if regions:
@@ -209,7 +209,7 @@ def discover(folder: Path, regions: int, watch: Watch, new: int) -> None:
             normal = rng.normal(0.3, 0.04, 300)
             defect = np.arange(len(dataset)) % 5 != 4
             scores = np.where(defect, rng.normal(0.9, 0.05, len(defect)), rng.normal(0.3, 0.04, len(defect)))
-            figures = dict(scores=scores.tolist(), peaks=scores.tolist(), normal_scores=normal.tolist())
+            figures = {"scores": scores.tolist(), "peaks": scores.tolist(), "normal_scores": normal.tolist()}
             run.write_json(RANGE, {"low": 0.0, "high": 1.0, **figures, "normal_peaks": normal.tolist()})
             run.finish("range", stages.range_key(dataset))
             RegionStore(run).fill(dataset.samples, MadeUp, stages.regions_key(dataset), lambda _: None, scenes=True)
@@ -389,7 +389,7 @@ def plot(path: Path, table: dict[int, dict[str, list[float]]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="for the runs; emptied of each before the next")
+    parser.add_argument("folder", type=Path, help="for the runs, and room.json with what was measured")
     parser.add_argument("--sizes", type=positive, nargs="+", default=[25_000, 50_000, 100_000, 200_000])
     parser.add_argument("--new", type=positive, default=20_000, help="regions of the update")
     parser.add_argument("--alone", type=positive, metavar="N", help="only learning and assignment, features in memory")
@@ -404,17 +404,19 @@ def main() -> None:
         return
     print(machine(), flush=True)
     sizes, commands = ([options.alone], ["alone"]) if options.alone else (options.sizes, options.commands)
-    table: dict[int, dict[str, list[float]]] = {}
+    kept = options.folder / "room.json"  # of calls before, which may have measured other commands or sizes
+    known = json.loads(kept.read_text()) if kept.exists() else {}
     for regions in sizes:
         folder = options.folder / str(regions)
         if "discover" in commands:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
-        table[regions] = {}
         for command in commands:
-            table[regions] |= measure(folder, command, regions, options.new)
+            known[str(regions)] = known.get(str(regions), {}) | measure(folder, command, regions, options.new)
+            kept.write_text(json.dumps(known))
         if "review" in commands:
             shutil.rmtree(folder)
+    table: dict[int, dict[str, list[float]]] = {size: known[str(size)] for size in sizes}
     names = dict.fromkeys([*STAGES, *(name for stages in table.values() for name in stages)])
     rows = [
         [name, *("{:.1f} s, {:,.0f} MB".format(*table[size][name]) for size in sizes)]

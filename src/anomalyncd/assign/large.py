@@ -1,6 +1,6 @@
 """Many regions: the one rule of what is done exactly and what by a part of them, and which of them are near each other.
 
-Up to `LARGE` rows everything is exact: each row is compared with each other one. Above, what grows with the square gives way:
+Up to `LARGE` rows all is exact: each row is compared with each other one. Above, what grows with the square gives way:
 
 - only rows in cells near each other are compared (`near`), about `COMPARED` with each;
 - k-means settles on a random sample of `LARGE` rows, and all rows go to the nearest of its centres;

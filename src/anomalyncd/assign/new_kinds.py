@@ -101,8 +101,9 @@ def _groups(features: Rows, places: Labels, seed: int) -> Labels:
 
 
 def average_linkage(means: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The tree that average linkage makes of heaps of unit vectors, as SciPy has it: the mean of 1 − cosine over all pairs of
-    two heaps is 1 − the product of their means (H, D); sizes (H,) of the heaps.
+    """The tree that average linkage makes of heaps of unit vectors, as SciPy has it.
+
+    The mean of 1 − cosine over all pairs of two heaps is 1 − the product of their means (H, D); sizes (H,) of the heaps.
 
     Examples
     --------
@@ -148,9 +149,7 @@ def _settled(features: Rows, before: Labels, labels: Labels, free: npt.NDArray[n
             centres = np.stack([features[labels == k].mean(axis=0) for k in classes])
         centres /= np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
         nearest = np.full(len(labels), -1)
-        nearest[places] = classes[
-            np.concatenate([(own[rows] @ centres.T).argmax(axis=1) for rows in pieces(len(own))])
-        ]
+        nearest[places] = classes[np.concatenate([(own[rows] @ centres.T).argmax(axis=1) for rows in pieces(len(own))])]
         moved = np.where(free, np.where(nearest > newest, nearest, before), labels)
         for k in new[np.array([(moved == k).sum() < least for k in new])]:
             moved[moved == k] = before[moved == k]

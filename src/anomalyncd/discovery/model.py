@@ -69,6 +69,8 @@ class DiscoveryModel:
 
     def __post_init__(self) -> None:
         self._vit: MaskGuidedViT | None = None
+        self._asked: tuple[object, ...] = ()  # what the unknown score was fitted to last, and what it said
+        self._scores = np.empty(0)
         if not len(self.classes) and self.config.n_classes != "auto":
             self.set_count(self.config.n_classes)
 
@@ -177,9 +179,13 @@ class DiscoveryModel:
 
         known : (R,) bool, regions that have a class; the others are no references, or more like them would seem known
         """
-        self.unknown = None
         if self.classifier is None or not regions:
+            self.unknown = None
             return np.zeros(len(regions))
+        asked = (parts, regions, known, self.classifier.space, self.config)
+        if len(self._asked) == len(asked) and all(one is other for one, other in zip(self._asked, asked, strict=True)):
+            return self._scores.copy()
+        self._asked = ()
         known = np.ones(len(regions), bool) if known is None else known
         images, scores = np.array([region.index for region in regions]), np.zeros(len(regions))
         blocks, weights = block_rows(self.classifier.space, parts)
@@ -188,7 +194,8 @@ class DiscoveryModel:
             center=self.config.features.center, seed=self.config.random_state,
         )  # fmt: skip
         scores[~known] = self.unknown(at(blocks, ~known))
-        return scores
+        self._asked, self._scores = asked, scores
+        return scores.copy()
 
     def fit_product(
         self, scenes: npt.NDArray[np.float16] | None, known: npt.NDArray[np.bool_] | None = None
@@ -200,7 +207,9 @@ class DiscoveryModel:
         """
         self.product, scores = None, None
         if scenes is not None:
-            self.product, scores = fit_product(scenes.astype(np.float32), self.config.unknown.foreign_rate, known)
+            self.product, scores = fit_product(
+                scenes.astype(np.float32), self.config.unknown.foreign_rate, known, self.config.random_state
+            )
         return scores
 
     def foreign(self, scenes: npt.NDArray[np.float16] | None) -> npt.NDArray[np.float64] | None:

@@ -169,7 +169,5 @@ def _learn_heads(state: RunState, wanted: npt.NDArray[np.int64], fixed: npt.NDAr
         if label in heads and 2 * (now & before).sum() >= (now | before).sum():
             start[place] = heads[label]
     start /= np.maximum(np.linalg.norm(start, axis=1, keepdims=True), 1e-12)
-    moved = refine(
-        own, target, fixed[known], start, temperature=classifier.temperature, seed=model.config.random_state
-    )
+    moved = refine(own, target, fixed[known], start, temperature=classifier.temperature, seed=model.config.random_state)
     classifier.weight = np.concatenate([classifier.weight[: classifier.n_base], moved])

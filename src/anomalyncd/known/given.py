@@ -293,7 +293,10 @@ def _of_run(run: FinishedRun, dataset: Dataset) -> list[Example]:
     """Regions that a person placed, and those of classes that a person named; where they lie is told by their boxes."""
     names = {label: name for label, name in run.names.items() if label > NORMAL and name != default_name(label)}
     found = []
-    labels, boxes = run.regions["label"].tolist(), run.regions[["x", "y", "width", "height"]].astype(int).to_numpy().tolist()
+    labels, boxes = (
+        run.regions["label"].tolist(),
+        run.regions[["x", "y", "width", "height"]].astype(int).to_numpy().tolist(),
+    )
     maps = dict(zip(run.manifest["image"], run.manifest["map"], strict=True)) if dataset.has_maps else {}
     masks = {record.id: run.store.mask_name(record) for record in run.store.images} if dataset.has_masks else {}
     for key, row in run.rows.items():

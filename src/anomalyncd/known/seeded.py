@@ -200,7 +200,9 @@ def suspects(features: Rows, known: Labels, labels: Labels, seed: int = 0) -> La
     sizes = np.bincount(labels, minlength=n)
     sums = centres(features, labels, n) * sizes[:, None]
     told = np.flatnonzero(known >= 0)
-    for rows, others in near(at(features, told), features, seed) if is_large(features) else ((slice(None), slice(None)),):
+    for rows, others in (
+        near(at(features, told), features, seed) if is_large(features) else ((slice(None), slice(None)),)
+    ):
         points, candidates = features[told[rows]], features[others]
         for place, point in zip(told[rows], points, strict=True):
             own = labels[place]

@@ -222,7 +222,9 @@ def centres(features: Rows, labels: npt.NDArray[np.int64], n: int) -> npt.NDArra
         return np.asarray(sums_by(features, labels, n) / sizes[:, None], np.float32)
     sums = np.zeros((n, features.shape[1]), dtype=np.float32)
     np.add.at(sums, labels, features[:])
-    return np.divide(sums, np.maximum(np.bincount(labels, minlength=n), 1).astype(np.float32)[:, None], dtype=np.float32)
+    return np.divide(
+        sums, np.maximum(np.bincount(labels, minlength=n), 1).astype(np.float32)[:, None], dtype=np.float32
+    )
 
 
 def by_size(labels: npt.NDArray[np.integer], n: int) -> npt.NDArray[np.int64]:

@@ -158,8 +158,9 @@ def _start_from_clusters(
     normal: int | None,
     n_heads: int,
 ) -> None:
-    """Point the first head at Ward's clusters, the others of the first `n_heads` at one k-means run each, and all these at the
-    means of the base classes.
+    """Point the first head at Ward's clusters, the others at one k-means run each, and all at the means of the base classes.
+
+    n_heads : so many; the others are left as they are
 
     What has no members (regions that are all alike make fewer clusters than asked for) keeps the direction it began with.
     """
