@@ -2,7 +2,7 @@
 
 python benchmarks/faults.py kills --runs 100 [--ray 5] [--demo 10 --line DIR]     SIGKILL at random moments, resumed
 python benchmarks/faults.py lost                                        names, replaced images, two processes at once
-python benchmarks/faults.py disk --runs 20                              a full disk, then room again
+python benchmarks/faults.py disk --runs 20 [--ray]                      a full disk, then room again
 python benchmarks/faults.py files --count 60                            lost and damaged files
 python benchmarks/faults.py fuzz --count 10000                          malformed inputs to all readers
 python benchmarks/faults.py servers --slow 600 --pictures 12 --kills 20 [--only PART …]
@@ -28,7 +28,7 @@ from faults.bombs import BOMBS
 from faults.files import hurt_files, hurt_inputs, lose_while_running
 from faults.kills import kill_runs
 from faults.lost import kept_names, replaced_images, two_at_once
-from faults.scenes import Recipe, beside, discover, predict_with_ray, recipes, small_line, update
+from faults.scenes import Recipe, beside, discover, discover_with_ray, predict_with_ray, recipes, small_line, update
 from faults.server import ForkServer
 from faults.servers import (
     bombs,
@@ -68,12 +68,13 @@ def main() -> None:
     shared.add_argument("--work", type=Path, help="keep what was made here; a temporary folder by default")
     part = parts.add_parser("kills", parents=[shared])
     part.add_argument("--runs", type=int, default=100, help="of the tiny network on a small set")
-    part.add_argument("--ray", type=int, default=0, help="of `predict` with Ray, which is started for each")
+    part.add_argument("--ray", type=int, default=0, help="of `discover` and `predict` with Ray, in turn")
     part.add_argument("--demo", type=int, default=0, help="of the default network on the images of `anomalyncd demo`")
     part.add_argument("--line", type=Path, help="folder of images/ and maps/ of the demo; made where none is given")
     parts.add_parser("lost", parents=[shared])
     part = parts.add_parser("disk", parents=[shared])
     part.add_argument("--runs", type=int, default=20)
+    part.add_argument("--ray", action="store_true", help="`discover` with Ray only")
     part = parts.add_parser("files", parents=[shared])
     part.add_argument(
         "--count", type=int, default=60, help="of damages to a finished run; a third as many to a running one"
@@ -121,7 +122,8 @@ def kills(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> 
                 return [made.output]
             several = [*recipes(line), update(started, more), *beside(started, more)]
             failures += kill_runs(server, several, options.runs, rng, work / "small")
-            failures += kill_runs(server, [predict_with_ray(started, more)], options.ray, rng, work / "ray", each=True)
+            with_ray = [discover_with_ray(line), predict_with_ray(started, more)]
+            failures += kill_runs(server, with_ray, options.ray, rng, work / "ray", each=True)
     if options.demo:
         line = options.line or make_line(work / "demo-line")
         given = ("--maps", line / "maps", "--classes", len(DEFECT_KINDS) + 1, "--exclude", "combined", "--quiet")
@@ -149,7 +151,7 @@ def disk(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> l
     )  # here, as an earlier version, which is tried to see that it fails, has no such names
 
     with ForkServer() as server:
-        return full_disks(server, options.runs, rng, work)
+        return full_disks(server, options.runs, rng, work, **({"ray": True} if options.ray else {}))
 
 
 def files(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:

@@ -84,6 +84,7 @@ CONSTANTS: dict[str, Mapping[str, Any]] = {
     },
     "discovery.fit": {"MOSTLY_NORMAL": 0.9, "BASE_REGIONS": 2},
     "discovery.learning": {"LEARNED_RATE": 0.02},
+    "blocks.ranges": {"BLOCK": 64},
     "discovery.maps": {"MOST_HELD_OUT": 100},
     "run.folder": {
         "FORMAT": 7, "PATIENCE": 30, "DEEPEST": 100, "LARGEST_TEXT": 500_000_000, "JUNCTION": 0xA0000003,  # Windows' own
@@ -166,8 +167,9 @@ ATTRIBUTES: dict[str, Mapping[str, Any]] = {
     "detect.efficientad:EfficientAD": {"with_pixels": True, "needs_normal": True},
     "detect.learned:LearnedDetector": {"needs_normal": True, "reach": 1_000_000},
     "detect.memory:MemoryDetector": {"needs_normal": True, "highest": 0.01},
-    "detect.musc:MuSc": {"needs_normal": False},
-    "detect.tokens:TokenDetector": {"reach": 0, "with_pixels": False},
+    "detect.musc:MuSc": {"needs_normal": False, "from_tokens": True},
+    "detect.patchcore:PatchCore": {"from_tokens": True},
+    "detect.tokens:TokenDetector": {"reach": 0, "with_pixels": False, "from_tokens": False},
 }
 
 

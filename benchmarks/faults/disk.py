@@ -18,7 +18,7 @@ from anomalyncd.review.action_log import LOG_FILE, ActionLog
 from anomalyncd.review.schema import ActionRequest
 from anomalyncd.review.session import Session
 
-from .scenes import Recipe, content, differences, discover, recipes, small_line, update
+from .scenes import Recipe, content, differences, discover, discover_with_ray, recipes, small_line, update
 from .server import ForkServer, Outcome
 
 PAGE = 4096
@@ -59,8 +59,11 @@ def small_disk(path: Path) -> Iterator[SmallDisk]:
             subprocess.run(["umount", path], check=True)
 
 
-def full_disks(server: ForkServer, count: int, rng: np.random.Generator, work: Path) -> list[str]:
-    """Each of the commands in turn, with a random amount of room; returns what went wrong, a line each."""
+def full_disks(server: ForkServer, count: int, rng: np.random.Generator, work: Path, *, ray: bool = False) -> list[str]:
+    """Each of the commands in turn, with a random amount of room; returns what went wrong, a line each.
+
+    ray : only `discover` with workers of Ray, whose own files lie on another disk
+    """
     line, more, finished = small_line(work / "line"), small_line(work / "more", seed=1), work / "finished"
     if (made := server.run(*discover(line).command(finished))).code:
         return [made.output]
@@ -76,6 +79,10 @@ def full_disks(server: ForkServer, count: int, rng: np.random.Generator, work: P
             lambda: Case("report", Recipe("report", ("report", "--quiet"), (), start=finished)),
             lambda: Case("review", Recipe("review", ("300",), start=finished), "faults.disk:review"),
         ]  # fmt: skip
+        if ray and not disk.mounted:
+            return ["no small file system can be mounted, and a limit of each file's size would stop Ray itself"]
+        if ray:
+            makers = [lambda: Case("discover with Ray", discover_with_ray(line))]
         wholes: dict[str, tuple[dict[str, bytes], int]] = {}
         for number in range(count):
             case = makers[number % len(makers)]()

@@ -79,6 +79,14 @@ def predict_with_ray(run: Path, line: Path) -> Recipe:
     return _predict("predict with Ray", run, line, "--engine", "ray", "--workers", 1)
 
 
+def discover_with_ray(line: Path) -> Recipe:
+    """`discover` in processes of Ray: a detector is fitted, maps and regions are made by a worker."""
+    images = line / "images"
+    made = ("--classes", 3, *FAST, "--detector", "patchcore", "--normal", images / "good", "--set", "learn.epochs=4")
+    size = ("--set", "detect.settings.size=64", "--engine", "ray", "--workers", 1)
+    return Recipe("discover with Ray", ("discover", images, *made, *size))
+
+
 def _predict(name: str, run: Path, line: Path, *more: object) -> Recipe:
     given = ("predict", run, line / "images", "--maps", line / "maps", "--quiet")
     return Recipe(name, (*given, *more), file="new.csv")

@@ -143,7 +143,7 @@ def serve(shard: int) -> None:
     for module in MODULES:
         with suppress(ModuleNotFoundError):  # of another version, which is tried to see that it fails
             import_module(module)
-    for module in ("run.store", "discovery.update"):
+    for module in ("run.store", "discovery.maps"):
         with suppress(ModuleNotFoundError):
             import_module(f"anomalyncd.{module}").SHARD = shard  # type: ignore[attr-defined]
     compiled = np.zeros((8, 8), np.float32)

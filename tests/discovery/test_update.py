@@ -22,6 +22,7 @@ from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.discovery.relearn import relearn
 from anomalyncd.discovery.update import Update, update_run
 from anomalyncd.errors import DataError, RunError
+from anomalyncd.run import store
 from anomalyncd.run.finished import read_corrections
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.tables import read_csv
@@ -240,7 +241,7 @@ def test_how_many_images_a_shard_has_changes_nothing(
 ) -> None:
     whole = Path(shutil.copytree(run, tmp_path / "whole"))
     take_in(whole, tomorrow, given)
-    monkeypatch.setattr(module, "SHARD", 4)
+    monkeypatch.setattr(store, "SHARD", 4)
     take_in(run, tomorrow, given)
     assert content(run, "*.csv", "masks/*") == content(whole, "*.csv", "masks/*")
 
@@ -253,7 +254,7 @@ def test_how_many_images_a_shard_has_changes_nothing(
 def test_killed_and_called_again(
     where: str, run: Path, line: Path, tomorrow: Path, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "SHARD", 4)
+    monkeypatch.setattr(store, "SHARD", 4)
     undisturbed = Path(shutil.copytree(run, tmp_path / "undisturbed"))
     take_in(undisturbed, tomorrow, given)
     before = content(run, "*.csv", "model.safetensors")
@@ -292,7 +293,7 @@ def test_what_a_killed_update_left_is_not_taken_for_the_runs_own(
     run: Path, tomorrow: Path, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then other, fewer images are taken in: none of the first ones shows up."""
-    monkeypatch.setattr(module, "SHARD", 2)
+    monkeypatch.setattr(store, "SHARD", 2)
     with monkeypatch.context() as patch:
         patch.setattr(module, "learn_again", lambda *_: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
