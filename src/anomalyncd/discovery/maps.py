@@ -17,6 +17,7 @@ from ..data.images import read_image
 from ..detect import Detector, Picture, build_detector
 from ..errors import BadFileError, DataError, RunError
 from ..grid import top_mean
+from ..known.normal_images import suspects_table, warn_of_overlap
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord, report_files
@@ -28,6 +29,7 @@ from ..run.tables import read_csv, to_csv
 
 MAP_SCORES = f"{MAPS}/scores.csv"
 NORMAL_TABLE = f"{NORMAL_MAPS}/maps.csv"
+SUSPECTS = "suspects.csv"
 MOST_HELD_OUT = 100  # normal images, evenly spread, that tell how normal ones score
 UNREADABLE = np.full((1, 1), np.nan, np.float32)  # map of such an image: every image has one, and this is never used
 
@@ -60,9 +62,11 @@ def make_maps(
     def make() -> pd.DataFrame:
         made = earlier or detector or build_detector(stages.config)
         if earlier is None and (made.needs_normal or normal):
-            _warn_of_overlap(samples, normal, progress)
+            warn_of_overlap(samples, normal, progress)
             with stages.timed("fitting"):
                 readable = _fit(made, normal, progress, folder.place(TRAINING))
+            if (odd := suspects_table(made.suspects, readable, progress)) is not None:
+                folder.write_text(SUSPECTS, to_csv(odd))
             with stages.timed("normal images"):
                 _write_held_out(folder, made, readable, progress, stages.config.ignore)
         # A detector that compares the images with each other may take some as references: not those of the first folder.
@@ -83,7 +87,7 @@ def make_maps(
             )
         earlier = None if fitted is None else read_detector(fitted, stages.config)  # before anything is taken away
         folder.drop_results()  # maps that are written anew are others to all that follows
-    outputs = (MAPS, NORMAL_MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS, TRAINING)
+    outputs = (MAPS, NORMAL_MAPS, SUSPECTS, DETECTOR, CHECKSUMS, SCORES, METRICS, TRAINING)
     return with_maps, stages.once("maps", key, lambda: known, make, *outputs)
 
 
@@ -147,7 +151,10 @@ def _write_held_out(
     folder: RunFolder, detector: Detector, fitted: Sequence[Sample], progress: Silent, ignore: Shapes
 ) -> None:
     """Maps of some of the images that a detector was fitted on, where it can tell what it would say of them unseen."""
-    places = sorted(set(np.linspace(0, len(fitted) - 1, min(MOST_HELD_OUT, len(fitted))).round().astype(int).tolist()))
+    clean = [place for place in range(len(fitted)) if place not in detector.suspects]
+    places = [
+        clean[i] for i in np.unique(np.linspace(0, len(clean) - 1, min(MOST_HELD_OUT, len(clean))).round().astype(int))
+    ]
     chosen = [fitted[place] for place in places]
     with progress.task("Scores of normal images", len(chosen)) as advance:
         records = [ImageRecord(index, sample.id) for index, sample in enumerate(chosen)]
@@ -185,16 +192,6 @@ def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent, workspa
             detector.progress, detector.workspace = Silent(), None
     report_files(records, progress)
     return [sample for sample, record in zip(normal, records, strict=True) if not record.error]
-
-
-def _warn_of_overlap(samples: Sequence[Sample], normal: Sequence[Sample], progress: Silent) -> None:
-    """Defects among the normal images would be learned as normal; some images in both sets are a user's choice."""
-    known = {sample.image.absolute() for sample in normal if isinstance(sample.image, Path)}
-    if known and all(isinstance(sample.image, Path) and sample.image.absolute() in known for sample in samples):
-        progress.warn(
-            "all images to look at are among the normal images (--normal), so that what is wrong with them is learned "
-            "as normal."
-        )
 
 
 def _stored_scores(folder: RunFolder, samples: Sequence[Sample]) -> pd.DataFrame | None:

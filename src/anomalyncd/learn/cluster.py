@@ -11,6 +11,7 @@ from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
+from ..assign.alike import copy_groups
 from ..errors import DataError
 
 Floats = npt.NDArray[np.float32]
@@ -151,7 +152,8 @@ def stable_temperature(features: Floats, weight: Floats, seed: int) -> float:
 
     Halves of the points are clustered anew, and all points are given to the clusters of each half, which are matched with
     the classes. The share of halves that put a point into a class is what its probability should be; of a range of
-    temperatures the one with the smallest cross-entropy is taken.
+    temperatures the one with the smallest cross-entropy is taken. Of points that are copies of each other only the first
+    counts: in two halves they would vouch for each other.
 
     Parameters
     ----------
@@ -160,6 +162,7 @@ def stable_temperature(features: Floats, weight: Floats, seed: int) -> float:
     n_classes, rng = len(weight), np.random.default_rng(seed)
     if len(features) > MOST_RESAMPLED:
         features = features[np.sort(rng.choice(len(features), MOST_RESAMPLED, replace=False))]
+    features = features[np.unique(copy_groups(features), return_index=True)[1]]
     half = len(features) // 2
     if n_classes < 2 or half < n_classes:
         return DEFAULT_TEMPERATURE
