@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from anomalyncd.assign.alike import copy_groups
 from anomalyncd.errors import DataError
 from anomalyncd.learn import cluster as module
 from anomalyncd.learn.cluster import (
@@ -190,3 +191,13 @@ def test_the_temperature_of_many_points_is_measured_on_some(monkeypatch):
     points, weight = clusters(0.02)
     monkeypatch.setattr(module, "MOST_RESAMPLED", 30)
     assert stable_temperature(points, weight, seed=0) == pytest.approx(TEMPERATURES[0])
+
+
+def test_copies_count_once_in_the_temperature():
+    points, weight = clusters(0.6)
+    rng = np.random.default_rng(1)
+    again = unit((points[::3] + rng.normal(0, 1e-4, (30, 12))).astype(np.float32))
+    assert stable_temperature(np.concatenate([points, *[again] * 5]), weight, seed=0) == stable_temperature(
+        points, weight, seed=0
+    )
+    assert len(set(copy_groups(points).tolist())) == len(points)  # and where there are none, all count

@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from ..assign import large
+from ..assign.alike import copy_groups
 from ..assign.large import Rows, blocks, is_large, sample, sums_by
 from ..errors import DataError
 
@@ -180,7 +181,8 @@ def stable_temperature(features: Rows, weight: Floats, seed: int) -> float:
 
     Halves of the points are clustered anew, and all points are given to the clusters of each half, which are matched with
     the classes. The share of halves that put a point into a class is what its probability should be; of a range of
-    temperatures the one with the smallest cross-entropy is taken.
+    temperatures the one with the smallest cross-entropy is taken. Of points that are copies of each other only the first
+    counts: in two halves they would vouch for each other.
 
     Parameters
     ----------
@@ -190,6 +192,7 @@ def stable_temperature(features: Rows, weight: Floats, seed: int) -> float:
     if len(features) > MOST_RESAMPLED:
         features = features[np.sort(rng.choice(len(features), MOST_RESAMPLED, replace=False))]
     features = np.asarray(features[:])
+    features = features[np.unique(copy_groups(features), return_index=True)[1]]
     half = len(features) // 2
     if n_classes < 2 or half < n_classes:
         return DEFAULT_TEMPERATURE

@@ -206,6 +206,7 @@ class RegionStore(Layout):
             )
         return crop, mask
 
+
 def map_names(samples: Sequence[Sample]) -> list[str]:
     """Where the maps lie inside the run folder: as the images do, where their names allow it.
 
