@@ -154,28 +154,21 @@ def count_with_known(features: Rows, known: Labels, found: int, seed: int) -> in
     count = n_known + len(set(labels.tolist()) - set(home))
     for kind in range(n_known):
         rows = np.flatnonzero(labels == home[kind])
-        rows = rows[_some(known[rows] == kind, seed)]
-        if home.count(home[kind]) == 1 and _is_half(features[rows], known[rows] == kind):
+        if home.count(home[kind]) == 1 and _is_half(at(features, rows), known[rows] == kind, seed):
             count += 1
     return min(count, max(len(features), n_known))
 
 
-def _some(examples: npt.NDArray[np.bool_], seed: int) -> Labels:
-    """Places of at most so many regions of a cluster (R,) as a tree is made of, in order: of the examples and of the others
-    each their share."""
-    if len(examples) <= MOST_IN_TREE:
-        return np.arange(len(examples))
-    share = MOST_IN_TREE / len(examples)
-    own = [np.flatnonzero(side) for side in (examples, ~examples)]
-    return np.sort(np.concatenate([one[sample(len(one), max(1, int(share * len(one))), seed)] for one in own]))
-
-
-def _is_half(features: Floats, examples: npt.NDArray[np.bool_]) -> bool:
-    """Whether the examples of a cluster fill one half of it only."""
-    if len(features) < 2 * LEAST_SIDE or (features == features[0]).all():
+def _is_half(features: Rows, examples: npt.NDArray[np.bool_], seed: int) -> bool:
+    """Whether the examples of a cluster fill one half of it only; of many regions some tell how it falls into halves."""
+    some = sample(len(features), MOST_IN_TREE, seed)
+    points = features[some]
+    if len(features) < 2 * LEAST_SIDE or (points == points[0]).all():
         return False
-    side = np.zeros(len(features), bool)
-    side[to_tree(linkage(features.astype(np.float64), "ward")).left.pre_order()] = True
+    side = np.zeros(len(some), bool)
+    side[to_tree(linkage(points.astype(np.float64), "ward")).left.pre_order()] = True
+    if len(some) < len(features):
+        side = nearest_centre(features, centres(points, side.astype(np.int64), 2)) == 1
     for half in (side, ~side):
         # chance that so many examples, or more, of this cluster lie in the half
         chance = hypergeom.sf((half & examples).sum() - 1, len(features), half.sum(), examples.sum())
