@@ -1,7 +1,7 @@
 """How many workers are worth it: a discovery of a million images on a cluster that is simulated.
 
     OMP_NUM_THREADS=1 python benchmarks/cluster.py measure IMAGES --normal GOOD --times times.json [--images 64]
-    python benchmarks/cluster.py simulate --times times.json [--images 1000000] [--workers 1 2 4 …] [--seed 0]
+    python benchmarks/cluster.py simulate --times times.json [--images 1000000] [--workers 1 2 4 …] [--extra MS]
 
 `measure` does the stages of `discover` on some images as a worker does, block by block, and notes the seconds of the
 processor of each block, and of the calling process for what it writes of it. `simulate` draws blocks of a larger job from
@@ -26,7 +26,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from common import evenly, machine, positive, print_table
+from common import evenly, machine, positive, print_table, seeds_up_to
 
 from anomalyncd.blocks.engine import Block, Engine, Work
 from anomalyncd.config import make_config
@@ -39,6 +39,7 @@ from anomalyncd.run.stages import Stages
 
 STAGES = ("MapWork", "RangeWork", "ShardWork")  # that are done for each image
 HOUR = 3600.0
+WORTH = 1.8  # times as fast, with twice as many workers
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def main() -> None:
     part.add_argument("--images", type=positive, default=1_000_000)
     part.add_argument("--workers", type=positive, nargs="+", default=[2**k for k in range(11)])
     part.add_argument("--learning", type=float, default=0.0, help="hours on the calling machine at the end")
-    part.add_argument("--seed", type=int, default=0)
+    part.add_argument("--extra", type=float, default=0.0, help="ms an image of the calling process, for Ray")
+    part.add_argument("--seeds", type=positive, default=3, help="simulated clusters, of which means are printed")
     options = parser.parse_args()
     print(machine(), flush=True)
     if options.part == "measure":
@@ -128,33 +130,37 @@ def row(name: str, blocks: Sequence[Sequence[float]]) -> list[str]:
 def simulate(options: argparse.Namespace) -> None:
     times, cluster = json.loads(options.times.read_text()), Cluster()
     print(f"drawn from {options.times.name}: {times['images']} images, {times['regions']} regions, {times['backbone']}")
-    print(f"{options.images:,} images, seed {options.seed}, {cluster}, learning {options.learning:g} h")
-    rows, before = [], 0.0
+    print(f"{options.images:,} images, {seeds_up_to(options.seeds)}, {cluster}")
+    print(f"learning {options.learning:g} h; calling process {options.extra:g} ms an image more, for Ray")
+    rows, before, worth = [], 0.0, options.workers[0]
     for workers in options.workers:
-        rng = np.random.default_rng(options.seed)
-        seconds, busy, driver, again = 0.0, 0.0, 0.0, 0
-        speeds = np.where(rng.random(workers) < cluster.slow_share, cluster.slow, 1.0)
-        for stage in STAGES:
-            drawn = draw(times["blocks"][stage], options.images, rng, cluster)
-            spent = stage_seconds(*drawn, speeds, rng, cluster, first=not seconds)
-            seconds, busy, driver, again = seconds + spent[0], busy + spent[1], driver + spent[2], again + spent[3]
+        runs = [simulated(times["blocks"], workers, options, cluster, seed) for seed in range(options.seeds)]
+        seconds, busy, driver, again = (float(np.mean(column)) for column in zip(*runs, strict=True))
         hours = seconds / HOUR + options.learning
-        gain = before / hours if before else 0.0
+        worth = workers if before and before / hours >= WORTH else worth
         rows.append([
             str(workers), f"{hours:.2f}", f"{options.images / seconds:.1f}", f"{busy / (seconds * workers):.0%}",
-            f"{driver / seconds:.0%}", str(again), f"{gain:.2f}" if before else "–",
+            f"{driver / seconds:.0%}", f"{again:.0f}", f"{before / hours:.2f}" if before else "–",
         ])  # fmt: skip
         before = hours
-    heads = [
-        "workers",
-        "hours",
-        "images a second",
-        "workers busy",
-        "calling process busy",
-        "blocks again",
-        "times the row above",
-    ]
-    print_table(heads, rows)
+    heads = ["hours", "images a second", "workers busy", "calling process busy", "blocks again", "times the row above"]
+    print_table(["workers", *heads], rows)
+    print(f"worth it, each row at least {WORTH} times the one above: up to {worth} workers")
+
+
+def simulated(
+    blocks: dict[str, Any], workers: int, options: argparse.Namespace, cluster: Cluster, seed: int
+) -> tuple[float, float, float, int]:
+    """Seconds of the clock, of all workers at work and of the calling process; and blocks that were done again."""
+    rng = np.random.default_rng(seed)
+    seconds, busy, driver, again = 0.0, 0.0, 0.0, 0
+    speeds = np.where(rng.random(workers) < cluster.slow_share, cluster.slow, 1.0)
+    for stage in STAGES:
+        work, taken = draw(blocks[stage], options.images, rng, cluster)
+        taken = taken + options.extra / 1000 * options.images / len(taken) / len(STAGES)
+        spent = stage_seconds(work, taken, speeds, rng, cluster, first=not seconds)
+        seconds, busy, driver, again = seconds + spent[0], busy + spent[1], driver + spent[2], again + spent[3]
+    return seconds, busy, driver, again
 
 
 def draw(
