@@ -143,7 +143,7 @@ def test_the_manifest_of_a_stranger_asks_nobody(
         "--maps",
         line / "maps",
         "--known",
-        tmp_path / "gone",
+        run,
         "--out",
         tmp_path / "new",
         *HOW,
