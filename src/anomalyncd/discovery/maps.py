@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +13,15 @@ import pandas as pd
 
 from ..binarize.ignore import Shapes, without
 from ..data.dataset import Sample
-from ..data.images import read_image
 from ..detect import Detector, Picture, build_detector
-from ..errors import BadFileError, DataError, RunError
+from ..errors import DataError, RunError
 from ..grid import top_mean
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
-from ..regions.records import ImageRecord, report_files
+from ..regions.network import share
+from ..regions.records import ImageRecord, readable, report_files
 from ..run.detector import CHECKSUMS, DETECTOR, is_whole, read_detector, save_detector
-from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, TRAINING, RunFolder
+from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, SEEN, TRAINING, RunFolder
 from ..run.stages import Stages, content_order
 from ..run.store import file_stem, map_names
 from ..run.tables import read_csv, to_csv
@@ -61,10 +61,14 @@ def make_maps(
         made = earlier or detector or build_detector(stages.config)
         if earlier is None and (made.needs_normal or normal):
             _warn_of_overlap(samples, normal, progress)
+            if stages.seen is not None:
+                share(made, stages.seen, stages.config, known=_chosen(len(normal)))
             with stages.timed("fitting"):
-                readable = _fit(made, normal, progress, folder.place(TRAINING))
+                fitted_on = _fit(made, normal, progress, folder.place(TRAINING))
             with stages.timed("normal images"):
-                _write_held_out(folder, made, readable, progress, stages.config.ignore)
+                _write_held_out(folder, made, fitted_on, progress, stages.config.ignore)
+        if stages.seen is not None:
+            share(made, stages.seen, stages.config)
         # A detector that compares the images with each other may take some as references: not those of the first folder.
         order = None if made.needs_normal else content_order(samples)
         table = write_maps(folder, samples, names, made, progress, order, stages.config.ignore)
@@ -83,7 +87,7 @@ def make_maps(
             )
         earlier = None if fitted is None else read_detector(fitted, stages.config)  # before anything is taken away
         folder.drop_results()  # maps that are written anew are others to all that follows
-    outputs = (MAPS, NORMAL_MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS, TRAINING)
+    outputs = (MAPS, NORMAL_MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS, TRAINING, SEEN)
     return with_maps, stages.once("maps", key, lambda: known, make, *outputs)
 
 
@@ -108,7 +112,7 @@ def write_maps(
     n_maps = 0
 
     def pictures(advance: Advance) -> Iterator[Picture]:
-        for place, image in _readable([samples[index] for index in order], in_order, advance):
+        for place, image in readable([samples[index] for index in order], in_order, advance):
             in_order[place].height, in_order[place].width = image.shape[:2]
             read.append(in_order[place])
             yield image
@@ -147,11 +151,11 @@ def _write_held_out(
     folder: RunFolder, detector: Detector, fitted: Sequence[Sample], progress: Silent, ignore: Shapes
 ) -> None:
     """Maps of some of the images that a detector was fitted on, where it can tell what it would say of them unseen."""
-    places = sorted(set(np.linspace(0, len(fitted) - 1, min(MOST_HELD_OUT, len(fitted))).round().astype(int).tolist()))
+    places = _chosen(len(fitted))
     chosen = [fitted[place] for place in places]
     with progress.task("Scores of normal images", len(chosen)) as advance:
         records = [ImageRecord(index, sample.id) for index, sample in enumerate(chosen)]
-        found = detector.held_out((image for _, image in _readable(chosen, records, advance)), places)
+        found = detector.held_out((image for _, image in readable(chosen, records, advance)), places)
         if found is None:
             return
         rows = []
@@ -161,6 +165,11 @@ def _write_held_out(
                 folder.write(rows[-1][1], _npy(without(detection.map, ignore)))
     table = pd.DataFrame(rows, columns=["image", "map"])
     folder.write_text(NORMAL_TABLE, to_csv(table))
+
+
+def _chosen(count: int) -> list[int]:
+    """Places of the normal images that tell how normal ones score."""
+    return sorted(set(np.linspace(0, count - 1, min(MOST_HELD_OUT, count)).round().astype(int).tolist()))
 
 
 def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent, workspace: Path) -> list[Sample]:
@@ -177,7 +186,7 @@ def _fit(detector: Detector, normal: Sequence[Sample], progress: Silent, workspa
     with progress.task("Normal images", len(normal)) as advance:
         try:
             detector.progress, detector.workspace = progress, workspace
-            detector.fit(image for _, image in _readable(normal, records, advance))
+            detector.fit(image for _, image in readable(normal, records, advance))
         except DataError:
             report_files(records, progress)  # raises where none could be read, and says why
             raise
@@ -215,15 +224,3 @@ def _npy(values: npt.NDArray[np.float32]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, values.astype(np.float32, copy=False), allow_pickle=False)
     return buffer.getvalue()
-
-
-def _readable(
-    samples: Iterable[Sample], records: Sequence[ImageRecord], advance: Advance
-) -> Iterator[tuple[int, Picture]]:
-    """Images that can be read, with their places; the records of the others say why they cannot."""
-    for index, sample in enumerate(samples):
-        advance()
-        try:
-            yield index, read_image(sample.image)
-        except BadFileError as error:
-            records[index].error = str(error)

@@ -26,6 +26,7 @@ from ..errors import DataError, MissingRunError, RunError
 from ..labels import NORMAL, default_name
 from ..learn.classifier import Classifier, FeatureParts
 from ..learn.features import TokenNetwork
+from ..model.seen import Seen
 from ..regions.extract import Extractor
 from ..regions.find import Region, first_regions, strengths
 from ..regions.network import Say, make_encoder, make_vit
@@ -66,6 +67,7 @@ class DiscoveryModel:
 
     def __post_init__(self) -> None:
         self._vit: MaskGuidedViT | None = None
+        self.seen: Seen | None = None  # where the run's own detector leaves what it saw in whole images
         if not len(self.classes) and self.config.n_classes != "auto":
             self.set_count(self.config.n_classes)
 
@@ -244,7 +246,8 @@ class DiscoveryModel:
 
     def extractor(self, say: Say | None = None, network: TokenNetwork | None = None) -> Extractor:
         """For new images: the same range, crops and features as when it was fitted; network : instead of the backbone."""
-        encoder = make_encoder(network or self.vit(say), self.config, scenes=self.config.unknown.foreign_rate > 0)
+        scenes = self.config.unknown.foreign_rate > 0
+        encoder = make_encoder(network or self.vit(say), self.config, scenes=scenes, seen=self.seen)
         return Extractor(
             self.config, self.binarizer, encoder, None if self.false_alarms is None else self.false_alarms.scores
         )

@@ -17,12 +17,14 @@ from ..data.dataset import Dataset, Sample
 from ..errors import DataError
 from ..known.given import KnownKinds, decide, with_known
 from ..labels import UNKNOWN
+from ..model.seen import Seen
 from ..progress import Silent
 from ..regions.extract import Extracted, is_readable
+from ..regions.network import share
 from ..regions.records import report_files
 from ..run.detector import read_detector
 from ..run.finished import FinishedRun
-from ..run.folder import MANIFEST, STAGES, UPDATE, RunFolder
+from ..run.folder import MANIFEST, SEEN, STAGES, UPDATE, RunFolder
 from ..run.store import SHARD, RegionStore, extract, numbered_maps
 from ..run.tables import is_changed, manifest
 from .maps import write_maps
@@ -155,8 +157,10 @@ def _with_maps(
     folder: RunFolder, model: DiscoveryModel, first: int, samples: Sequence[Sample], progress: Silent
 ) -> list[Sample]:
     """The samples with maps of the run's own detector, which are kept in the run as those of `discover` are."""
-    names = numbered_maps(samples, first)
-    write_maps(folder, samples, names, read_detector(folder.path, model.config), progress, ignore=model.config.ignore)
+    names, detector = numbered_maps(samples, first), read_detector(folder.path, model.config)
+    model.seen = Seen(folder, SEEN)
+    share(detector, model.seen, model.config)
+    write_maps(folder, samples, names, detector, progress, ignore=model.config.ignore)
     return [replace(sample, map=folder.place(name)) for sample, name in zip(samples, names, strict=True)]
 
 
@@ -172,7 +176,9 @@ def _extract(
             advance(len(samples[start : start + SHARD]))
 
     with progress.task("Regions", len(samples)) as advance:
-        return RegionStore(folder).read(first).extend(shards())
+        store = RegionStore(folder).read(first).extend(shards())
+    folder.remove(SEEN)
+    return store
 
 
 def _joined(state: RunState, store: RegionStore, samples: Sequence[Sample]) -> RunState:
