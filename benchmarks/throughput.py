@@ -1,12 +1,21 @@
 """How many images a second: `predict` and its engines beside the loop that one would write from the paper.
 
     python benchmarks/throughput.py [--images 1000] [--loop-images 200] [--detector] [--engines local …] [--work DIR]
+    python benchmarks/throughput.py --run RUN --folder IMAGES [--images 24] [--loop-images 12] [--anomalib]
     python benchmarks/throughput.py --memory [--few 200] [--many 2000]
 
 The images are those of the demo line (`anomalyncd demo`), another seed than the run was made of. The loop takes one image
 after the other: it reads it, sweeps the thresholds one by one, cuts the regions out, and sends every region in every view
 through the whole network, crop and whole image, as the method is written. It gives the same classes, which is checked.
 Its rate is measured on the first `--loop-images` of the images; the modules are timed in it (the paper's Table 13).
+
+Seconds are those of the processor, of all threads together, so that others at work on the machine change them little.
+Before the images, a product of matrices says what the processor can do at most, in float32 and bfloat16, and which share of
+that the network reaches. Where the run's own detector makes the maps, the stages of `predict` are timed in a pass of their
+own, and `--anomalib` adds PatchCore of anomalib: one pass of the network an image too, of WideResNet-50-2 at 256 pixels,
+which costs as much as the embedded backbone at 336, with random weights and 10,000 random rows as its bank.
+
+`--run` takes a run that is there, made with a detector, and `--folder` new images of its product, evenly spread.
 
 `--memory` compares the largest memory of two processes that class few and many images; there the tiny random backbone is
 used, because the number of images is what matters, not the network.
@@ -28,7 +37,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from common import machine, peak_mb, positive, print_table
+from common import evenly, machine, peak_mb, positive, print_table
 
 from anomalyncd.assign.false_alarms import NEAR
 from anomalyncd.binarize.mebin import choose_run, thresholds
@@ -42,9 +51,10 @@ from anomalyncd.estimator import AnomalyNCD
 from anomalyncd.grid import kept_patches, patch_means, top_mean
 from anomalyncd.learn.features import focused, map_weights, unit, weighted_mean
 from anomalyncd.learn.views import dihedral
+from anomalyncd.model.backbone import MaskGuidedViT
 from anomalyncd.progress import Terminal
 from anomalyncd.regions.extract import CUT_RATE, Extracted, shrink, shrink_map, solid
-from anomalyncd.regions.find import cut, cut_map, find_regions
+from anomalyncd.regions.find import Region, cut, cut_map, find_regions
 from anomalyncd.regions.records import ImageRecord
 from anomalyncd.run.detector import read_detector
 
@@ -60,6 +70,9 @@ def main() -> None:
     parser.add_argument("--backbone", help="as for discover")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, help="keep images and run here; a temporary folder by default")
+    parser.add_argument("--run", type=Path, help="a finished run, instead of one on the demo line")
+    parser.add_argument("--folder", type=Path, help="with --run: images to class")
+    parser.add_argument("--anomalib", action="store_true", help="anomalib's PatchCore beside it")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--few", type=positive, default=200)
     parser.add_argument("--many", type=positive, default=2000)
@@ -77,13 +90,22 @@ def main() -> None:
 
 def throughput(options: argparse.Namespace, work: Path) -> None:
     print(machine(), flush=True)
-    run = fitted(work, options.detector, options.backbone, options.seed)
-    inputs = new_images(work, options.images, options.seed + 1, options.detector)
+    if options.run:
+        run, every = options.run, gather(options.folder, bare=True)
+        inputs = Dataset(evenly(every.samples, options.images))
+        what = f"{run.name}; {len(inputs)} images of {options.folder.parent.name}/{options.folder.name}"
+    else:
+        run = fitted(work, options.detector, options.backbone, options.seed)
+        inputs = new_images(work, options.images, options.seed + 1, options.detector)
+        what = f"demo line, seed {options.seed}; {len(inputs)} new images of 320 × 320, seed {options.seed + 1}"
     model = AnomalyNCD.load(run)
-    print(
-        f"demo line, seed {options.seed}; {len(inputs)} new images of 320 × 320, seed {options.seed + 1}; maps "
-        f"{'by PatchCore' if options.detector else 'of the demo'}; backbone {model.model_.config.model.backbone}\n"
-    )
+    maps = f"by {model.model_.config.detect.name}" if inputs.is_bare else "of the demo"
+    print(f"{what}; maps {maps}; backbone {model.model_.config.model.backbone}\n", flush=True)
+    shares(model)
+    if inputs.is_bare:
+        stages(model, inputs)
+    if options.anomalib:
+        beside_anomalib(inputs.samples)
     loop_items = inputs.samples[:: max(1, len(inputs) // options.loop_images)][: options.loop_images]
     clock = Clock()
     plain = straightforward(model, run, loop_items, clock)
@@ -102,9 +124,9 @@ def throughput(options: argparse.Namespace, work: Path) -> None:
             rows.append([engine, "–", "–", "–", "–", str(error).splitlines()[0][:60]])
             continue
         predict(Dataset(inputs.samples[:2]))
-        started = time.perf_counter()
+        started = time.process_time()
         found = predict(inputs)
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         reference = reference or found
         equal = float((found.labels == reference.labels).mean())
         largest = float(np.abs(found.probabilities - reference.probabilities).max())
@@ -115,7 +137,94 @@ def throughput(options: argparse.Namespace, work: Path) -> None:
             same = np.mean([of_loop[name] == label for name, label in plain.items()])
             print(f"classes of the loop that are those of {engine}: {same:.2%}\n", flush=True)
     first = f"labels as {options.engines[0]}"
-    print_table(["engine", "images", "images/s", "times the loop", first, "largest difference of p"], rows)
+    print_table(["engine", "images", "images/s of one core", "times the loop", first, "largest difference of p"], rows)
+
+
+def gflops(work: float, do: Callable[[], object]) -> float:
+    """Billions of operations a second of the processor, the best of three."""
+    do()
+    took = []
+    for _ in range(3):
+        started = time.process_time()
+        do()
+        took.append(time.process_time() - started)
+    return work / min(took) / 1e9
+
+
+def shares(model: AnomalyNCD) -> None:
+    """What the processor can do at most, and the share of it that the network reaches with a batch of eight."""
+    vit, config = model.model_.vit(), model.model_.config
+    width, depth, patch = vit.width, vit.n_blocks, vit.patch_size[0]
+    hidden = vit.vit.blocks[0].mlp.fc1.out_features
+    rows = []
+    for kind in (torch.float32, torch.bfloat16):
+        square = torch.ones(2048, 2048, dtype=kind)
+        peak = gflops(2 * 2048**3, lambda square=square: square @ square)
+        for side in (config.model.image_size, config.model.input_size):
+            n = (side // patch) ** 2 + vit.n_prefix
+            linear = 2 * n * width * (4 * width + 2 * hidden)
+            work = depth * (linear + 4 * n * n * width) + 2 * n * width * 3 * patch**2
+            pictures = np.random.default_rng(0).integers(0, 256, (8, side, side, 3), dtype=np.uint8)
+            vit.precision = str(kind).removeprefix("torch.")
+            reached = gflops(8 * work, lambda pictures=pictures: vit.patches(pictures, [depth - 1]))
+            ms = f"{work / reached / 1e6:.0f}"
+            rows.append([vit.precision, f"{side}", f"{peak:.0f}", f"{reached:.0f}", f"{reached / peak:.0%}", ms])
+    vit.precision = config.precision
+    columns = ["precision", "pixels", "product of matrices, GFLOP/s", "network, GFLOP/s", "share", "ms an image"]
+    print_table(columns, rows)
+    print(flush=True)
+
+
+def stages(model: AnomalyNCD, inputs: Dataset) -> None:
+    """Milliseconds of each stage of `predict`, one after the other."""
+    predictor, clock = model.predictor(bare=True), Clock()
+    predictor(Dataset(inputs.samples[:1]))  # whatever is made on first use is not counted
+    detector, extractor = predictor.detector, predictor.extractor
+    bank = getattr(detector, "memory", None)
+    timed(detector, "_tokens", clock, "network: whole image")
+    if hasattr(bank, "nearest"):
+        timed(bank, "nearest", clock, "search in the bank")
+    timed(extractor, "prepare", clock, "binarisation and crops")
+    timed(extractor, "encode", clock, "network: crops, and the description")
+    timed(predictor, "classify", clock, "classes")
+    started = time.process_time()
+    predictor(Dataset(inputs.samples))
+    rest = time.process_time() - started - clock.total
+    rows = [[name, f"{1000 * value / len(inputs):.1f}"] for name, value in clock.seconds.items()]
+    print_table(
+        ["stage of predict", "ms an image"], [*rows, ["reading, maps and all else", f"{1000 * rest / len(inputs):.1f}"]]
+    )
+    print(flush=True)
+
+
+def timed(owner: object, name: str, clock: Clock, stage: str) -> None:
+    """Let a method of an object be timed, by the seconds of its own thread."""
+    method = getattr(owner, name)
+
+    def timing(*given: object, **named: object) -> object:
+        started = time.thread_time()
+        found = method(*given, **named)
+        clock.seconds[stage] += time.thread_time() - started
+        return found
+
+    setattr(owner, name, timing)
+
+
+def beside_anomalib(samples: list[Sample]) -> None:
+    """anomalib's PatchCore on the same images, one pass each."""
+    from anomalib.models.image.patchcore.torch_model import PatchcoreModel
+
+    model = PatchcoreModel(layers=["layer2", "layer3"], backbone="wide_resnet50_2", pre_trained=False).eval()
+    width = 512 + 1024  # channels of the two layers
+    model.memory_bank = torch.rand(10_000, width, generator=torch.Generator().manual_seed(0))
+    began = None
+    for item in [samples[0], *samples]:
+        image = cv2.resize(read_image(item.image), (256, 256), interpolation=cv2.INTER_AREA)
+        with torch.inference_mode():
+            model(torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255)
+        began = began or time.process_time()
+    ms = 1000 * (time.process_time() - began) / len(samples)
+    print(f"PatchCore of anomalib, maps and scores alone: {ms:.0f} ms an image\n", flush=True)
 
 
 def make_engine(name: str, run: Path, inputs: Dataset) -> Callable[[Dataset], Prediction]:
@@ -172,9 +281,9 @@ class Clock:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
+        started = time.process_time()
         yield
-        self.seconds[name] += time.perf_counter() - started
+        self.seconds[name] += time.process_time() - started
 
 
 @torch.inference_mode()
@@ -185,6 +294,7 @@ def straightforward(model: AnomalyNCD, run: Path, items: list[Sample], clock: Cl
     detector = read_detector(run, config) if config.detect.name else None
     blocks, image_size = fitted.extractor().encoder.blocks, config.model.image_size
     grid = (size // vit.patch_size[0], size // vit.patch_size[1])
+    sides = (image_size // vit.patch_size[0], image_size // vit.patch_size[1])
     labels: dict[str, int] = {}
 
     def tokens(picture: np.ndarray) -> np.ndarray:
@@ -214,12 +324,14 @@ def straightforward(model: AnomalyNCD, run: Path, items: list[Sample], clock: Cl
                 for region, (crop, crop_mask) in zip(found, cuts, strict=True):
                     near = cut_map(values, image.shape[:2], region.square, config.crop.size)
                     whole, far = shrink(image, image_size), shrink_map(values, image_size)
+                    other = of_others(components, region, sides, image_size, vit)
                     views = defaultdict(list)
                     for view in range(features.views):
                         turned = [dihedral(p[None], view)[0] for p in (crop, crop_mask, near, whole, far)]
                         views["patches"].append(weighted_mean(tokens(turned[0]), weights(turned[1], turned[2])))
-                        sides = (image_size // vit.patch_size[0], image_size // vit.patch_size[1])
-                        share = map_weights(patch_means(turned[4][None], sides))
+                        share = map_weights(
+                            patch_means(turned[4][None], sides), ~dihedral(other[None], view).reshape(1, -1)
+                        )
                         views["image"].append(weighted_mean(tokens(turned[3]), share))
                     for name, vectors in views.items():
                         parts[name].append(np.stack([unit(v[0]) for v in vectors]))
@@ -232,6 +344,21 @@ def straightforward(model: AnomalyNCD, run: Path, items: list[Sample], clock: Cl
                 labels[item.id] = int(model_labels(model, out)[0])
         clock.seconds.pop("warm", None)
     return labels
+
+
+def of_others(
+    components: np.ndarray, region: Region, sides: tuple[int, int], size: int, vit: MaskGuidedViT
+) -> np.ndarray:
+    """(h, w) bool: patches of the image's other regions, and those beside them, but none of its own."""
+    own, others = (
+        kept_patches(
+            shrink_map(mask, size)[None], sides, threshold=vit.mask_threshold, keep_thin=vit.keep_thin
+        ).reshape(sides)
+        for mask in (np.isin(components, region.labels), (components > 0) & ~np.isin(components, region.labels))
+    )  # fmt: skip
+    around = cv2.dilate((others & ~own).astype(np.uint8), np.ones((3, 3), np.uint8)) > 0
+    around &= ~own
+    return around if not around.all() else np.zeros_like(around)
 
 
 def model_labels(model: AnomalyNCD, found: Extracted) -> np.ndarray:

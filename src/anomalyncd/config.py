@@ -94,6 +94,10 @@ class FeatureConfig(Section):
             raise ValueError("at least one of class_token, patches and image must have a weight above 0")
         return self
 
+    def used_blocks(self, usable: int) -> tuple[int, ...]:
+        """The blocks that were asked for; else of the usable ones that three quarters in, and the last."""
+        return (max(3 * usable // 4 - 1, 0), usable - 1) if self.blocks is None else tuple(self.blocks)
+
     def weights(self) -> dict[str, float]:
         """The parts in use, in the order in which they are joined."""
         parts = ("class_token", "patches", "image")

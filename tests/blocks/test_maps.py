@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anomalyncd.blocks.engine import Engine, blocks_of
-from anomalyncd.blocks.maps import HeldOutWork, MapWork, NothingRead, Reading, Seen, TokenWork
+from anomalyncd.blocks.maps import HeldOutWork, Looks, MapWork, NothingRead, Reading, TokenWork
 from anomalyncd.data.dataset import Sample
 from anomalyncd.detect import Detector, MuSc, PatchCore
 from anomalyncd.errors import DataError
@@ -95,7 +95,7 @@ def test_what_goes_to_another_process_is_small_and_loads_the_detector_there(
 def test_a_detector_learns_the_same_from_what_others_have_read(rotations: int, samples: list[Sample]) -> None:
     own = PatchCore(**TINY, rotations=rotations)
     steps: list[int] = []
-    seen = Seen(Engine(), own, list(enumerate(samples)), lambda: steps.append(1))
+    seen = Looks(Engine(), own, list(enumerate(samples)), lambda: steps.append(1))
     own.fit_tokens(seen)
     assert [record.index for record in seen.fine] == [0, 1, 2, 4, 5, 6, 7, 8, 9] and len(steps) == 10
     assert sorted(record.index for record in seen.records) == list(range(10))
@@ -111,14 +111,14 @@ def test_a_detector_learns_the_same_from_what_others_have_read(rotations: int, s
         isinstance(grid.blocks, np.ndarray) for _, grids in made for grid in grids
     )  # a tensor takes its batch along
     with pytest.raises(NothingRead):
-        list(Seen(Engine(), own, [(3, samples[3])], lambda: None))
+        list(Looks(Engine(), own, [(3, samples[3])], lambda: None))
 
 
 def test_images_are_compared_with_each_other_from_what_others_have_read(samples: list[Sample]) -> None:
     whole, own = MuSc(**TINY), MuSc(**TINY)
     assert own.compared == own.max_images
     expected = list(whole.detect(images(samples)))
-    seen = Seen(Engine(), own, list(enumerate(samples)), lambda: None)
+    seen = Looks(Engine(), own, list(enumerate(samples)), lambda: None)
     for found, other in zip(own.detect_tokens(seen), expected, strict=True):
         np.testing.assert_allclose(found.map, other.map, atol=1e-4)
     assert own.compared == 0 and len(seen.fine) == 9

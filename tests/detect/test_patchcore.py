@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from anomalyncd.detect import MuSc, PatchCore, patchcore
 from anomalyncd.detect.patchcore import PatchBank, RandomPool, greedy_coreset, locally_aware, turns
@@ -70,6 +71,29 @@ def test_nearest_rows(count, faiss):
     distances, found = bank.nearest(queries)
     torch.testing.assert_close(distances, expected.values.float(), atol=1e-4, rtol=1e-4)
     assert found.equal(expected.indices)
+
+
+def wide_rows(count, seed):
+    """(count, 600) unit vectors that lie near 40 directions, as patches do near few."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((count, 40)) @ np.random.default_rng(9).standard_normal((40, 600))
+    return F.normalize(torch.from_numpy(rows + 0.05 * rng.standard_normal((count, 600))).float(), dim=1)
+
+
+@pytest.mark.parametrize("without", [None, 2])
+def test_nearest_of_wide_rows_by_their_main_directions(without):
+    rows, queries = wide_rows(900, 0), wide_rows(1100, 1)
+    bank = PatchBank(rows, 1, torch.arange(900) % 5)
+    assert bank.is_wide and bank.index is None and bank.short.shape == (900, 256)
+    expected = torch.cdist(queries, rows)
+    if without is not None:
+        expected[:, bank.owner == without] = torch.inf
+    distances, places = bank.nearest(queries, without)
+    assert (places == expected.argmin(1)).float().mean() > 0.99
+    np.testing.assert_allclose(distances, expected.gather(1, places[:, None])[:, 0], atol=1e-4)
+    assert (distances <= 1.02 * expected.amin(1)).all()
+    alone = PatchBank(rows[:6], 1, torch.tensor([0, 0, 0, 0, 0, 1]))
+    assert alone.nearest(queries, 0)[1].unique().tolist() == [5], "rows that do not count are never the nearest"
 
 
 def test_image_score_is_the_mean_of_the_highest_of_its_map():
@@ -308,6 +332,18 @@ def test_a_graph_has_the_distances_to_the_bank(radius):
     expected = torch.cdist(locally_aware(tokens, radius), detector.memory.rows).amin(dim=1).view(4, 5)
     torch.testing.assert_close(detector.memory(tokens), expected, atol=1e-3, rtol=1e-3)
     assert detector.reach == radius // 2
+
+
+def test_the_graph_of_a_wide_bank_has_its_distances(tmp_path):
+    pytest.importorskip("onnxscript")
+    from anomalyncd.export.onnx import write_scores
+    from anomalyncd.runtime.graphs import open_graph
+
+    bank = PatchBank(wide_rows(300, 0).half())
+    write_scores(tmp_path / "scores.onnx", bank, 2, 300)
+    tokens = torch.randn(2, 5, 4, 300, generator=torch.Generator().manual_seed(3))
+    (found,) = open_graph(tmp_path / "scores.onnx", "onnxruntime")({"tokens": tokens.numpy()})
+    np.testing.assert_allclose(found, bank(tokens), atol=1e-4)
 
 
 def test_more_normal_images_bring_what_the_bank_has_nothing_like():

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from anomalyncd.assign.false_alarms import FalseAlarms, NormalScores, lowest_group
+from anomalyncd.assign.false_alarms import FalseAlarms, NormalScores
 from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Dataset, Sample
 from anomalyncd.discovery import fit as module
@@ -34,52 +34,6 @@ class Heard(Silent):
 
     def note(self, text: str) -> None:
         self.noted.append(text)
-
-
-def figures(scores: Any, normal: Any = (), *, peaks: Any = None, normal_peaks: Any = None) -> dict[str, Any]:
-    given = {"scores": scores, "peaks": scores if peaks is None else peaks, "normal_scores": normal}
-    given["normal_peaks"] = normal if normal_peaks is None else normal_peaks
-    return {name: np.asarray(values, np.float64) for name, values in given.items()}
-
-
-def test_normal_images_tell_how_normal_ones_score() -> None:
-    heard = Heard()
-    found = module._calibrated(figures(NORMAL + 0.001, NORMAL, normal_peaks=PEAKS), heard)
-    assert found is not None and found.scores == NormalScores.fit(NORMAL) and found.peaks == NormalScores.fit(PEAKS)
-    assert found.source == "normal images" and not found.moved and not heard.warned and not heard.noted
-
-
-def test_normal_scores_that_moved_move_the_peaks_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, peaks = NormalScores.fit(NORMAL), NormalScores.fit(PEAKS)
-    assert plain is not None and peaks is not None
-    higher = NormalScores(plain.mean + 1.5 * plain.spread, plain.spread, plain.count)
-    asked: list[Any] = []
-    monkeypatch.setattr(module, "shifted", lambda known, scores: (asked.append((known, len(scores))), higher)[1])
-    heard = Heard()
-    found = module._calibrated(figures(np.ones(7), NORMAL, normal_peaks=PEAKS), heard)
-    assert asked == [(plain, 7)] and found is not None and found.scores == higher and found.moved
-    assert found.peaks.mean == pytest.approx(peaks.mean + 1.5 * peaks.spread) and found.peaks.spread == peaks.spread
-    assert heard.noted == ["normal images of this run score 1.5 spreads higher than those of --normal"]
-
-
-def test_the_runs_own_scores_decide_where_normal_images_are_too_few() -> None:
-    heard = Heard()
-    scores = np.concatenate([RNG.normal(0.2, 0.02, 30), RNG.normal(0.9, 0.05, 30)])
-    peaks = scores + 0.1
-    found = module._calibrated(figures(scores, NORMAL[:4], peaks=peaks), heard)
-    group = lowest_group(scores)
-    assert found is not None and group is not None and found.scores == group and found.source == "mixture"
-    low = group.probability(scores) > 0.3
-    assert found.peaks == NormalScores.fit(peaks[low]) and "4 normal images are too few" in heard.warned[0]
-    assert not found.moved
-    lonely = module._calibrated(figures(scores, peaks=np.full(60, np.nan)), Heard())
-    assert lonely is not None and lonely.peaks == lonely.scores
-
-
-def test_where_nothing_tells_it_is_said() -> None:
-    heard = Heard()
-    assert module._calibrated(figures(NORMAL), heard) is None
-    assert len(heard.warned) == 1 and "show no two groups of images" in heard.warned[0]
 
 
 def results(labels: list[int], *, n_regions: int = 1) -> Any:
@@ -306,7 +260,7 @@ def test_the_range_and_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     dataset = Dataset([Sample(str(k), picture, values) for k, values in enumerate(maps)])
     stages.normal = [Sample("n", picture, np.full((4, 4), 0.5))]
     seen: list[Any] = []
-    monkeypatch.setattr(module, "_calibrated", lambda figures, progress: (seen.append(figures), "line")[1])
+    monkeypatch.setattr(module, "calibrated", lambda figures, progress: (seen.append(figures), "line")[1])
     model = DiscoveryModel(stages.config)
     module._fit_range(stages, model, dataset)
     assert model.binarizer is not None and (model.binarizer.low_, model.binarizer.high_) == (1, 3)

@@ -19,6 +19,7 @@ from ..detect.base import Detection, Detector, Picture
 from ..detect.tokens import TokenDetector
 from ..errors import BadFileError, DataError
 from ..grid import TokenGrid, top_mean
+from ..model.seen import Seen
 from ..regions.records import ImageRecord
 from .engine import Block, Engine
 
@@ -27,19 +28,25 @@ UNREADABLE = np.full((1, 1), np.nan, np.float32)  # map of such an image: every 
 
 @dataclass
 class DetectorWork:
-    """Work of a detector; load : gets it in another process, where `here` is not; ignore : parts that are not looked at."""
+    """Work of a detector; load : gets it in another process, where `here` is not; ignore : parts that are not looked at.
+
+    seen : where that one leaves what it sees in whole images, as `here` does
+    """
 
     load: Callable[[], Detector]
     ignore: Shapes = ()
     here: Detector | None = None
+    seen: Seen | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "here": None}
+        return {**vars(self), "here": None, "seen": getattr(self.here, "seen", self.seen)}
 
     @property
     def detector(self) -> Detector:
         if self.here is None:
             self.here = self.load()
+            if isinstance(self.here, TokenDetector):
+                self.here.seen = self.seen
         return self.here
 
 
@@ -51,7 +58,7 @@ class MapWork(DetectorWork):
         read = Reading(block)
         yield from self.maps(read, self.detector.detect(read))
 
-    def maps(self, read: Reading | Seen, found: Iterable[Detection]) -> Iterator[tuple[ImageRecord, bytes]]:
+    def maps(self, read: Reading | Looks, found: Iterable[Detection]) -> Iterator[tuple[ImageRecord, bytes]]:
         """The same, of what a detector has found."""
         n_maps = 0
         try:
@@ -89,6 +96,8 @@ class TokenWork(DetectorWork):
         """What became of each image, and what the detector sees of it; one that it sees turned gives several."""
         read = Reading(block)
         assert isinstance(self.detector, TokenDetector)
+        if (seen := self.detector.seen) is not None:
+            seen.keep(seen.blocks, seen.places, block[0][0])
         with suppress(NothingRead):
             for place, grids in enumerate(self.detector.look(read)):  # arrays, because a tensor takes its batch along
                 own = [TokenGrid(grid.blocks.cpu().numpy(), grid.summary.cpu().numpy(), grid.size) for grid in grids]
@@ -123,7 +132,7 @@ class Reading(Iterable[Picture]):
             raise NothingRead
 
 
-class Seen:
+class Looks:
     """What a detector that learns from tokens alone sees of images, read by an engine; `records` and `fine` as of `Reading`.
 
     Parameters

@@ -19,6 +19,7 @@ from ..checksums import file_marks, from_json, seal, unseal
 from ..config import Config
 from ..data.dataset import Sample
 from ..learn.features import SCENES, TokenNetwork
+from ..model.seen import Seen
 from ..places.stored import File
 from ..regions.extract import Extracted, Extractor
 from ..regions.find import Region
@@ -36,7 +37,7 @@ class Look:
     Parameters
     ----------
     config, binarizer, normal, most_regions, whole : see `Extractor`
-    scenes : see `RegionEncoder`
+    scenes, seen : see `RegionEncoder`
     network : the backbone where it is at hand; another process loads its own
     """
 
@@ -46,6 +47,7 @@ class Look:
     most_regions: int = MOST_REGIONS
     whole: bool = False
     scenes: bool = False
+    seen: Seen | None = None
     network: Callable[[], TokenNetwork] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class Look:
 
     def __call__(self) -> Extractor:
         network = make_vit(self.config) if self.network is None else self.network()
-        encoder = make_encoder(network, self.config, scenes=self.scenes)
+        encoder = make_encoder(network, self.config, scenes=self.scenes, seen=self.seen)
         return Extractor(self.config, self.binarizer, encoder, self.normal, self.most_regions, self.whole)
 
 

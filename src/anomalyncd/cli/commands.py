@@ -40,6 +40,7 @@ def discover(
     seed: opt.Seed = None,
     backbone: opt.Backbone = None,
     device: opt.DeviceOrSetting = None,
+    precision: opt.PrecisionOrSetting = None,
     settings: opt.Set = None,
     engine: opt.EngineName = "local",
     workers: opt.Workers = None,
@@ -65,7 +66,7 @@ def discover(
         )
     given = opt.layered(
         config, settings, backbone=backbone, n_classes=classes, preset=preset, random_state=seed, device=device,
-        has_normal=False if no_normal else None,
+        precision=precision, has_normal=False if no_normal else None,
     )  # fmt: skip
     given = merge_layers(given, opt.ignore_layer(ignore))
     if sensitivity is not None:

@@ -89,6 +89,10 @@ DeviceOrSetting = Annotated[str | None, typer.Option(help="auto, cpu, cuda, …"
 Precision = Annotated[
     str, typer.Option(help="float32 or bfloat16; auto is bfloat16 on a GPU that has it, else float32.")
 ]
+PrecisionOrSetting = Annotated[
+    str | None,
+    typer.Option("--precision", help="float32 or bfloat16; auto is bfloat16 on a GPU that has it, else float32."),
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, as learn.epochs=10. Repeatable.")
 ]

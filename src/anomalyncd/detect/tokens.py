@@ -8,15 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..config import Config
 from ..errors import SettingsError
-from ..grid import GridReader, TokenGrid, to_map
+from ..grid import GridReader, TokenGrid, Values, to_map
 from ..model.backbone import MaskGuidedViT, resolve_name
 from ..model.convolutional import ConvTrunk, load_trunk
 from ..model.device import autocast, choose_device
+from ..model.seen import Seen
 from .base import AnomalyMap, Detection, Picture, StoredDetector, check_least
 
 
@@ -39,9 +42,11 @@ class TokenDetector(StoredDetector):
     with_pixels : whether each patch comes with its pixels behind its tokens, see `add_pixels`
     from_tokens : whether it learns from what `look` gives alone, so that others may read that for it; then it has
         `fit_tokens`, or `detect_tokens` where images are compared with each other, of which `fit` and `detect` are made
+    seen : where the tokens of each picture are left for others, and found again; None for nowhere
     """
 
     memory: nn.Module | None = None
+    seen: Seen | None = None
     reach: int = 0
     with_pixels: ClassVar[bool] = False
     from_tokens: ClassVar[bool] = False
@@ -94,6 +99,12 @@ class TokenDetector(StoredDetector):
         n = self.vit.n_blocks
         return tuple(sorted({max(0, n // 2 - 1), max(0, 3 * n // 4 - 1), n - 1}))
 
+    def shares(self, config: Config) -> bool:
+        """Whether its tokens of a whole picture are those of the network that describes regions with these settings."""
+        weights = None if config.model.weights is None else str(config.model.weights)
+        run = (resolve_name(config.model.backbone), weights, config.precision, None)
+        return run == (self.backbone, self.weights, self.precision, self.tile)
+
     @property
     def reader(self) -> GridReader:
         """(H, W, 3) uint8 images → tokens of each, in order."""
@@ -129,18 +140,33 @@ class TokenDetector(StoredDetector):
 
     @torch.inference_mode()
     def _tokens(self, images: Picture) -> tuple[Tensor, Tensor]:
-        """(B, H, W, 3) uint8 → patch tokens (B, L, h, w, C), and class tokens (means where there are none) (B, C)."""
+        """(B, H, W, 3) uint8 → patch tokens (B, L, h, w, C), and class tokens (B, C), or means if none or seen before."""
         vit, blocks = self.vit, self.used_blocks
         batch = torch.from_numpy(images).permute(0, 3, 1, 2).to(self.device)
         grid = (batch.shape[2] // vit.patch_size[0], batch.shape[3] // vit.patch_size[1])
-        with autocast(self.device, self.precision):
-            found = vit.block_tokens(batch, blocks)
-        tokens = torch.stack([found[block][:, vit.n_prefix :].float() for block in blocks], dim=1)  # (B, L, P, C)
-        last = found[max(blocks)].float()
-        # A view would keep all tokens of the batch alive as long as the class token.
-        summary = last[:, 0].clone() if vit.n_prefix else last.mean(dim=1)
+        tokens = self._known(images, (grid[0] * grid[1], vit.width))
+        if tokens is None:
+            with autocast(self.device, self.precision):
+                found = vit.block_tokens(batch, blocks)
+            tokens = torch.stack([found[block][:, vit.n_prefix :].float() for block in blocks], dim=1)  # (B, L, P, C)
+            last = found[max(blocks)].float()
+            # A view would keep all tokens of the batch alive as long as the class token.
+            summary = last[:, 0].clone() if vit.n_prefix else last.mean(dim=1)
+            for picture, own in zip(images, tokens, strict=True) if self.seen else ():
+                self.seen.add(picture, blocks, own.cpu())  # type: ignore[union-attr]
+        else:
+            summary = tokens[:, -1].mean(dim=1)
         tokens = tokens.unflatten(2, grid)
         return add_pixels(tokens, batch) if self.with_pixels else tokens, summary
+
+    def _known(self, images: Picture, shape: tuple[int, int]) -> Tensor | None:
+        """Tokens (B, L, P, C) of pictures that were seen before, all of them."""
+        found: list[Values] = []
+        for picture in images if self.seen and self.seen.shelf else ():
+            if (own := self.seen.tokens(picture, self.used_blocks, shape)) is None:  # type: ignore[union-attr]
+                return None
+            found.append(own.astype(np.float32))
+        return torch.from_numpy(np.stack(found)).to(self.device) if found else None
 
 
 def add_pixels(tokens: Tensor, images: Tensor) -> Tensor:

@@ -15,8 +15,10 @@ import pandas as pd
 from ..data.dataset import Dataset, Sample
 from ..data.images import read_image
 from ..errors import BadFileError, DataError
+from ..model.seen import Seen
 from ..progress import Silent
 from ..regions.extract import Extracted, Extractor
+from ..regions.network import share
 from ..regions.prefetch import prefetch
 from ..regions.records import ImageRecord, report_files
 from ..run.store import SHARD
@@ -66,6 +68,9 @@ class Predictor:
 
     def __init__(self, model: DiscoveryModel, extractor: Extractor, detector: MapMaker | None = None) -> None:
         self.model, self.extractor, self.detector = model, extractor, detector
+        if detector is not None:  # what it sees in an image describes it too
+            extractor.encoder.seen = seen = Seen()
+            share(detector, seen, model.config, blocks=extractor.encoder.blocks)
 
     def __call__(self, inputs: Dataset, progress: Silent | None = None) -> Prediction:
         """Classes of all images at once."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..assign.false_alarms import NEAR, FalseAlarms, NormalScores, lowest_group, shifted
+from ..assign.calibrated import calibrated
 from ..binarize.prepare import binarizer_for, restore_binarizer
 from ..blocks.ranges import fit_range, map_ranges
 from ..blocks.shards import Look
@@ -22,10 +21,11 @@ from ..learn.classifier import FeatureParts
 from ..learn.distributed import process_group
 from ..learn.fit import RegionSet, is_banked
 from ..model.device import choose_device
+from ..model.seen import Seen
 from ..progress import Silent
 from ..regions.records import report_files
 from ..run.finished import read_corrections
-from ..run.folder import KNOWN, UPDATE
+from ..run.folder import KNOWN, SEEN, UPDATE, RunFolder
 from ..run.stages import MAP_FIGURES, Stages
 from ..run.store import RegionStore
 from ..run.tables import manifest, read_names, to_csv
@@ -74,6 +74,7 @@ def discover(
     earlier = _Known(read_names(folder.path), read_corrections(folder.path))  # before another result takes their place
     model = DiscoveryModel(stages.config)
     if dataset.is_bare:
+        stages.seen = model.seen = Seen(RunFolder(folder.path.absolute()), SEEN)
         with stages.timed("maps"):
             samples, _ = make_maps(stages, dataset.samples, normal=normal, detector=detector)
             dataset = replace(dataset, samples=samples)
@@ -95,6 +96,7 @@ def discover(
     if model.false_alarms is not None and not model.false_alarms.moved and stages.normal and novel.regions:
         with stages.timed("looks of normal images"):
             normal_looks = _describe_normal(stages, model)
+    folder.remove(SEEN)
     with stages.timed("learning"):
         model, features, fixed = stages.learning(
             dataset, base, novel, told.key, lambda: _learned(stages, novel, earlier),
@@ -140,34 +142,7 @@ def _fit_range(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> None:
     model.binarizer = restore_binarizer(config, state)
     if config.has_normal and config.learn.normal == "calibrated":
         figures = {name: np.array(state[name], np.float64) for name in MAP_FIGURES}
-        model.false_alarms = _calibrated(figures, stages.progress)
-
-
-def _calibrated(figures: Mapping[str, npt.NDArray[np.float64]], progress: Silent) -> FalseAlarms | None:
-    """What scores mean, by the maps of normal images or else by the run's own scores; None where nothing tells."""
-    if len(figures["normal_scores"]):
-        scores, peaks = NormalScores.fit(figures["normal_scores"]), NormalScores.fit(figures["normal_peaks"])
-        if scores is not None and peaks is not None:
-            moved = shifted(scores, figures["scores"])
-            higher = (moved.mean - scores.mean) / scores.spread
-            if higher:
-                progress.note(f"normal images of this run score {higher:.1f} spreads higher than those of --normal")
-                peaks = replace(peaks, mean=peaks.mean + higher * peaks.spread)
-            return FalseAlarms(moved, peaks, moved=bool(higher))
-        progress.warn(
-            f"{len(figures['normal_scores'])} normal images are too few to tell how normal ones score: the scores of all "
-            "images decide."
-        )
-    if (scores := lowest_group(figures["scores"])) is None:
-        progress.warn(
-            "the scores show no two groups of images, normal and defective, so looks decide: a kind of region that scores "
-            "like images without one is taken for normal, and every other one for a defect. Images of normal products "
-            "(--normal, or --normal-maps) would tell."
-        )
-        return None
-    low = scores.probability(figures["scores"]) > NEAR
-    peaks = NormalScores.fit(figures["peaks"][low])
-    return FalseAlarms(scores, scores if peaks is None else peaks, source="mixture")  # few: the image's score decides
+        model.false_alarms = calibrated(figures, stages.progress)
 
 
 def _find_regions(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> RegionStore:
@@ -188,7 +163,7 @@ def _describe_normal(stages: Stages, model: DiscoveryModel) -> tuple[np.ndarray,
     features = config.features.model_copy(update={"class_token": 0.0, "patches": 0.0})
     crop = config.crop.model_copy(update={"no_region": "learned"})
     config = config.model_copy(update={"features": features, "crop": crop})
-    look = Look(config, model.binarizer, whole=True, network=partial(model.vit, stages.progress.say))
+    look = Look(config, model.binarizer, whole=True, seen=model.seen, network=partial(model.vit, stages.progress.say))
     samples = [sample for sample in stages.normal if sample.image is not sample.map]  # maps alone have no looks
     with stages.progress.task("Looks of normal images", len(samples)) as advance:
         store = RegionStore(stages.folder, "normal").fill(

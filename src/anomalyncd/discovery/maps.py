@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..blocks.engine import Block, Engine, blocks_of
-from ..blocks.maps import HeldOutWork, MapWork, NothingRead, Reading, Seen
+from ..blocks.maps import HeldOutWork, Looks, MapWork, NothingRead, Reading
 from ..blocks.shards import file_stem
 from ..config import Config
 from ..data.dataset import Sample
@@ -22,9 +22,10 @@ from ..errors import AnomalyNCDError, DataError, RunError
 from ..known.normal_images import suspects_table, warn_of_overlap
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
+from ..regions.network import share
 from ..regions.records import ImageRecord, report_files
 from ..run.detector import CHECKSUMS, DETECTOR, is_whole, read_detector, save_detector
-from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, TRAINING, RunFolder
+from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, SEEN, TRAINING, RunFolder
 from ..run.map_files import MapFiles
 from ..run.stages import Stages, content_order
 from ..run.store import SHARD, map_names
@@ -67,7 +68,11 @@ def make_maps(
             save_detector(made, folder)
         elif made.needs_normal or normal:
             warn_of_overlap(samples, normal, stages.progress)
+            if stages.seen is not None:
+                share(made, stages.seen, config, known=_chosen(range(len(normal))))
             made = stages.once("detector", key, lambda: _stored(folder, config), lambda: _fit(stages, made, normal))
+        if stages.seen is not None:
+            share(made, stages.seen, config)
         # A detector that compares the images with each other may take some as references: not those of the first folder.
         order = None if made.needs_normal else content_order(samples)
         table = write_maps(MapFiles(folder, samples, names, key, engine), made, config, stages.progress, order)
@@ -85,7 +90,7 @@ def make_maps(
             )
         earlier = None if fitted is None else read_detector(fitted, stages.config)  # before anything is taken away
         folder.drop_results()  # maps that are written anew are others to all that follows
-    outputs = (MAPS, NORMAL_MAPS, SUSPECTS, DETECTOR, CHECKSUMS, SCORES, METRICS, TRAINING)
+    outputs = (MAPS, NORMAL_MAPS, SUSPECTS, DETECTOR, CHECKSUMS, SCORES, METRICS, TRAINING, SEEN)
     return with_maps, stages.once("maps", key, lambda: known, make, *outputs)
 
 
@@ -129,7 +134,7 @@ def _compared(
     """Maps of images that a detector compares with each other; then it is stored, for those that come later."""
     work = MapWork(lambda: detector, config.ignore, detector)
     if isinstance(detector, TokenDetector) and detector.from_tokens:
-        seen = Seen(files.engine, detector, block, advance)
+        seen = Looks(files.engine, detector, block, advance)
         yield from work.maps(seen, detector.detect_tokens(seen))
     else:
         for made in work(block):
@@ -155,9 +160,7 @@ def _fit(stages: Stages, detector: Detector, normal: Sequence[Sample]) -> Detect
     if (odd := suspects_table(detector.suspects, readable, progress)) is not None:
         folder.write_text(SUSPECTS, to_csv(odd))
     save_detector(detector, folder)
-    clean = [place for place in range(len(readable)) if place not in detector.suspects]
-    chosen = np.unique(np.linspace(0, len(clean) - 1, min(MOST_HELD_OUT, len(clean))).round().astype(int))
-    places = [clean[place] for place in chosen]
+    places = _chosen([place for place in range(len(readable)) if place not in detector.suspects])
     # Others than those with a memory may know no more, once they were stored, what they had learned from.
     engine, size = (stages.engine, SHARD) if isinstance(detector, MemoryDetector) else (Engine(), MOST_HELD_OUT)
     with stages.timed("normal images"), progress.task("Scores of normal images", len(places)) as advance:
@@ -175,6 +178,12 @@ def _fit(stages: Stages, detector: Detector, normal: Sequence[Sample]) -> Detect
     return detector
 
 
+def _chosen(places: Sequence[int]) -> list[int]:
+    """Those of the normal images that tell how normal ones score: evenly spread."""
+    found = np.linspace(0, len(places) - 1, min(MOST_HELD_OUT, len(places))).round().astype(int)
+    return [places[place] for place in np.unique(found).tolist()]
+
+
 def _fitted_on(stages: Stages, detector: Detector, normal: Sequence[Sample]) -> list[Sample]:
     """Fit, and return the images that could be read; a killed call may have left what it learned."""
     progress = stages.progress
@@ -188,10 +197,10 @@ def _fitted_on(stages: Stages, detector: Detector, normal: Sequence[Sample]) -> 
     block = list(enumerate(normal))
     with progress.task("Normal images", len(normal)) as advance:
         images = Reading(block, advance)
-        read: Reading | Seen = images
+        read: Reading | Looks = images
         try:
             if isinstance(detector, TokenDetector) and detector.from_tokens:
-                read = Seen(stages.engine, detector, block, advance)
+                read = Looks(stages.engine, detector, block, advance)
                 detector.fit_tokens(read)
             else:
                 detector.progress, detector.workspace = progress, stages.folder.place(TRAINING)

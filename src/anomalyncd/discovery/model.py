@@ -29,6 +29,7 @@ from ..labels import NORMAL, default_name
 from ..learn.classifier import Classifier, FeatureParts
 from ..learn.features import TokenNetwork
 from ..learn.rows import block_rows
+from ..model.seen import Seen
 from ..regions.extract import Extractor
 from ..regions.find import Region, first_regions, strengths
 from ..regions.network import Say, make_vit
@@ -71,6 +72,7 @@ class DiscoveryModel:
         self._vit: MaskGuidedViT | None = None
         self._asked: tuple[object, ...] = ()  # what the unknown score was fitted to last, and what it said
         self._scores = np.empty(0)
+        self.seen: Seen | None = None  # where the run's own detector leaves what it saw in whole images
         if not len(self.classes) and self.config.n_classes != "auto":
             self.set_count(self.config.n_classes)
 
@@ -260,7 +262,7 @@ class DiscoveryModel:
         """For new images: the same range, crops and features as when it was fitted; network : instead of the backbone."""
         return Look(
             self.config, self.binarizer, None if self.false_alarms is None else self.false_alarms.scores,
-            scenes=self.config.unknown.foreign_rate > 0, network=lambda: network or self.vit(say),
+            scenes=self.config.unknown.foreign_rate > 0, seen=self.seen, network=lambda: network or self.vit(say),
         )  # fmt: skip
 
     def extractor(self, say: Say | None = None, network: TokenNetwork | None = None) -> Extractor:

@@ -19,12 +19,14 @@ from ..errors import DataError
 from ..known.given import KnownKinds, decide, with_known
 from ..labels import UNKNOWN
 from ..learn.rows import block_rows
+from ..model.seen import Seen
 from ..progress import Silent
 from ..regions.extract import is_readable
+from ..regions.network import share
 from ..regions.records import report_files
 from ..run.detector import CHECKSUMS, read_detector
 from ..run.finished import FinishedRun
-from ..run.folder import MANIFEST, STAGES, TRAINING, UPDATE, RunFolder
+from ..run.folder import MANIFEST, SEEN, STAGES, TRAINING, UPDATE, RunFolder
 from ..run.map_files import MapFiles
 from ..run.stages import fingerprint
 from ..run.store import RegionStore, numbered_maps
@@ -92,6 +94,7 @@ def update_run(
             samples = _with_maps(folder, model, n_images, samples, progress, engine)
         with progress.task("Regions", len(samples)) as advance:
             store = RegionStore(folder).read(n_images).append(samples, model.look(progress.say), advance, engine)
+        folder.remove(SEEN)
         skipped = report_files(store.images[n_images:], progress)
         larger = _joined(state, store, samples)
         wanted, names = _with_new_classes(larger, len(before)), dict(model.names)
@@ -164,7 +167,10 @@ def _with_maps(
     """The samples with maps of the run's own detector, which are kept in the run as those of `discover` are."""
     names, key = numbered_maps(samples, first), stable_hash(folder.read_json(CHECKSUMS), fingerprint(samples))
     files = MapFiles(folder, samples, names, key, engine)
-    write_maps(files, read_detector(folder.path, model.config), model.config, progress)
+    detector = read_detector(folder.path, model.config)
+    model.seen = Seen(RunFolder(folder.path.absolute()), SEEN)
+    share(detector, model.seen, model.config)
+    write_maps(files, detector, model.config, progress)
     folder.remove(TRAINING)
     return [replace(sample, map=folder.place(name)) for sample, name in zip(samples, names, strict=True)]
 

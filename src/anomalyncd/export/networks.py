@@ -29,6 +29,7 @@ from ..learn.features import TokenNetwork
 from ..learn.views import centre
 from ..model.backbone import MaskGuidedViT
 from ..model.convolutional import ConvTrunk
+from ..model.seen import Picture, Seen, Tokens
 from ..paths import resolved
 from ..places.names import file_named, look_up, place_of
 from ..places.stored import File
@@ -124,6 +125,8 @@ def export_networks(
         refitted = True
         if int8:
             graphs = {name: open_graph(folder / f"{name}.xml", "openvino") for name in quantised}
+            if grid is not None and grid.blocks:
+                finished.model.seen = _SeenExactly(vit)
             refitted = fit_unknown_again(finished, GraphNetwork(network, graphs), progress)
             (folder / MODEL_FILE).write_bytes(finished.model.pack())
         info = ExportInfo(
@@ -139,6 +142,18 @@ def export_networks(
     n_bytes = sum(path.stat().st_size for path in out.iterdir())
     as_float = [name for name, samples in quantised.items() if not samples]
     return ExportedNetworks(out, n_bytes, info.detector, grid is not None, as_float, refitted)
+
+
+class _SeenExactly(Seen):
+    """What the graph of a detector sees in whole images: it stays float32."""
+
+    def __init__(self, vit: MaskGuidedViT) -> None:
+        super().__init__()
+        self._vit = vit
+
+    def tokens(self, picture: Picture, blocks: Sequence[int], shape: tuple[int, int]) -> Tokens | None:
+        tokens: Tokens = self._vit.patches(picture[None], blocks)[0].astype(np.float16)
+        return tokens
 
 
 def _network(run: FinishedRun, vit: MaskGuidedViT) -> tuple[NetworkInfo, Writers]:
@@ -174,7 +189,8 @@ def _detector(run: FinishedRun) -> tuple[TokenDetector | None, GridInfo | None, 
         width = vit.width + pixels * 3 * vit.patch_size[0] * vit.patch_size[1]
         writers["scores"] = lambda path: onnx.write_scores(path, memory, len(blocks), width)
     own = {name: getattr(detector, name) for name in ("size", "tile", "batch_size", "map_size", "sigma")}
-    grid = GridInfo(grid=onnx.trained_grid(vit), patch_size=vit.patch_size, halo=detector.reach, **own)
+    shared = blocks if detector.shares(run.model.config) and not pixels else ()
+    grid = GridInfo(grid=onnx.trained_grid(vit), patch_size=vit.patch_size, halo=detector.reach, blocks=shared, **own)
     return detector, grid, writers
 
 

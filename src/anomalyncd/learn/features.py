@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..config import FeatureConfig
 from ..errors import DataError, SettingsError
 from ..grid import kept_patches, patch_means
+from ..model.seen import Seen, tokens_of
 from .views import centre, dihedral
 
 Floats = npt.NDArray[np.floating]
@@ -85,7 +86,11 @@ class RegionEncoder:
     batch_size : pictures in one pass
     train_last_block : whether the last block is learned, so that its patch tokens would not stay what they are
     scenes : whether whole images are described too, such without a region included
+
+    seen : an attribute: where a detector may have left what the same network saw in whole images
     """
+
+    seen: Seen | None = None
 
     def __init__(
         self,
@@ -104,17 +109,15 @@ class RegionEncoder:
         self.input_size = input_size
         self.batch_size = batch_size
         side = network.patch_size[0]
-        for name, size in {
-            "input_size": input_size,
-            **({"image_size": image_size} if config.image or scenes else {}),
-        }.items():
+        sizes = {"input_size": input_size} | ({"image_size": image_size} if config.image or scenes else {})
+        for name, size in sizes.items():
             if size % side:
                 raise SettingsError(
                     f"model.{name} must be a multiple of {side}, the patch size of this backbone, but got {size}: "
                     f"take {max(1, round(size / side)) * side}."
                 )
         usable = network.n_blocks - train_last_block
-        self.blocks = (max(3 * usable // 4 - 1, 0), usable - 1) if config.blocks is None else tuple(config.blocks)
+        self.blocks = config.used_blocks(usable)
         if max(self.blocks) >= usable:
             last = f"{usable - 1}, the last {'block that is not trained' if train_last_block else 'block'}"
             raise SettingsError(f"features.blocks must be at most {last} of this backbone, but got {max(self.blocks)}.")
@@ -132,7 +135,7 @@ class RegionEncoder:
             parts["image"] = self._images(batch, scenes)
         elif self.scenes:
             for chunk in self._chunks(len(batch.contexts)):
-                scenes[chunk] = self._scenes(self.network.patches(batch.contexts[chunk], self.blocks))
+                scenes[chunk] = self._scenes(self._whole(batch.contexts[chunk]))
         return {**parts, SCENES: unit(scenes).astype(np.float16)} if self.scenes else parts
 
     def encode_crops(
@@ -166,8 +169,8 @@ class RegionEncoder:
         views = []
         for view in range(self.config.views):
             found = np.empty((len(weights), len(self.blocks), self.network.width), np.float32)
-            for chunk in self._chunks(len(contexts)):  # an image is looked at once for all its regions
-                tokens = self.network.patches(dihedral(contexts[chunk], view), self.blocks)
+            for chunk in self._chunks(len(contexts)):
+                tokens = self._whole(dihedral(contexts[chunk], view))
                 if not view:
                     scenes[chunk] = self._scenes(tokens)
                 rows = np.flatnonzero((image_of >= chunk.start) & (image_of < chunk.stop))
@@ -175,6 +178,11 @@ class RegionEncoder:
                 found[rows] = weighted_mean(tokens[image_of[rows] - chunk.start], turned)
             views.append(found)
         return _stacked(views)
+
+    def _whole(self, pictures: Pictures) -> Values:
+        """Patch tokens (B, L, P, C) of whole images, which the network may have seen before."""
+        shape = (int(np.prod(self._grid(pictures))), self.network.width)
+        return tokens_of(pictures, self.blocks, shape, self.network.patches, self.seen)
 
     def _scenes(self, tokens: Values) -> Values:
         """(I, L, P, C) → (I, C)."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 
-from ..errors import DataError
-from ..progress import Silent
+import numpy as np
+import numpy.typing as npt
+
+from ..data.dataset import Sample
+from ..data.images import read_image
+from ..errors import BadFileError, DataError
+from ..progress import Advance, Silent
 
 MOST_REGIONS = 64  # of one image
 MOST_WARNINGS = 20  # about single files; the manifest lists them all
@@ -61,3 +66,15 @@ def and_more(images: Sized) -> str:
     (' (and so for 2 more images)', '')
     """
     return f" (and so for {len(images) - 1} more images)" if len(images) > 1 else ""
+
+
+def readable(
+    samples: Iterable[Sample], records: Sequence[ImageRecord], advance: Advance
+) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Images that can be read, with their places; the records of the others say why they cannot."""
+    for index, sample in enumerate(samples):
+        advance()
+        try:
+            yield index, read_image(sample.image)
+        except BadFileError as error:
+            records[index].error = str(error)

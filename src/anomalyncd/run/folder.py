@@ -43,6 +43,7 @@ EXPORT = "export"
 RANGE = "range.json"
 MAPS = "maps"
 NORMAL_MAPS = "normal/maps"  # of normal images, each made as if the detector had not seen it
+SEEN = "seen"  # what the detector saw in whole images, until the regions are described
 TRAINING = "training"  # what a detector has learned so far; gone when it has learned all
 NORMAL_SCORES = "normal.json"  # how normal images score, how the run's images do, and where the line is
 SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
@@ -59,7 +60,7 @@ RESULTS = (
 )  # fmt: skip
 OWN = (
     *RESULTS, LOG, "config.yaml", "range.json", "maps", "masks", "crops", "detector", "detector.json", "tokens", "base",
-    "normal", "scores.csv", "metrics.json", TRAINING, EXPORT, REVIEW_LOG, "review.sqlite-wal", "review.sqlite-shm",
+    "normal", "scores.csv", "metrics.json", TRAINING, SEEN, EXPORT, REVIEW_LOG, "review.sqlite-wal", "review.sqlite-shm",
 )  # fmt: skip
 
 

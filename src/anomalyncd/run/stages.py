@@ -19,6 +19,7 @@ from ..data.dataset import Dataset, Picture, Sample, Source
 from ..data.maps import StackRow
 from ..detect import Detector
 from ..model.backbone import resolve_name
+from ..model.seen import Seen
 from ..places.stored import File
 from ..progress import Silent
 from .detector import DETECTOR, state_of
@@ -44,6 +45,7 @@ class Stages:
     ----------
     seconds : stage → time that it took in this call
     normal : images of normal products, with maps, by which the run tells normal from defect
+    seen : where the detector leaves what it saw in whole images; None where nobody needs it
     """
 
     def __init__(self, folder: RunFolder, config: Config, progress: Silent, engine: Engine | None = None) -> None:
@@ -51,6 +53,7 @@ class Stages:
         self.engine = engine or Engine()
         self.seconds: dict[str, float] = {}
         self.normal: Sequence[Sample] = ()
+        self.seen: Seen | None = None
         self._keys: list[tuple[Dataset, str]] = []
 
     def once(self, stage: str, key: str, read: Callable[[], T | None], make: Callable[[], T], *outputs: str) -> T:

@@ -42,6 +42,7 @@ class GridInfo(BaseModel):
     grid : patches (h, w) that its network has positions for; patch_size : of these, in pixels
     halo : how many rows of patches above and below a patch have a say in its score
     size, tile, batch_size, map_size, sigma : see `detect.tokens.TokenDetector`
+    blocks : whose tokens its graph gives, if its network is the one that describes regions; else none
     """
 
     grid: tuple[int, int]
@@ -52,6 +53,7 @@ class GridInfo(BaseModel):
     batch_size: int
     map_size: int
     sigma: float
+    blocks: tuple[int, ...] = ()
 
 
 class ExportInfo(BaseModel):

@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
 
+from ..config import Config
 from ..errors import RunError, SettingsError
 from ..grid import Flags, GridReader, Picture, Values, kept_patches, place_of, to_map
+from ..model.seen import Seen
 from .folder import DETECTOR_FILE, GridInfo, NetworkInfo
 
 MOST_PATCHES = 1024  # that are scored at once: what they are compared with may have ten thousand
@@ -139,10 +141,16 @@ class GraphDetector:
         tokens and those of a reference → cosines, and `lowest`, cosines with all references → scores
     """
 
+    seen: Seen | None = None  # where what it sees in whole images is left for those who describe them
+
     def __init__(self, folder: Path, info: GridInfo, graphs: Mapping[str, Graph]) -> None:
         self.info, self.graphs = info, graphs
         self.reader = GridReader(self._tokens, info.patch_size, info.size, info.tile, info.batch_size)
         self.references = [] if "scores" in graphs else _references(folder / DETECTOR_FILE)
+
+    def shares(self, config: Config) -> bool:
+        """As `TokenDetector.shares`."""
+        return bool(self.info.blocks) and self.info.tile is None
 
     def maps(self, images: Iterable[Picture]) -> Iterator[Values]:
         """One (h, w) float32 map for each (H, W, 3) uint8 image, in order, of the image's aspect."""
@@ -167,6 +175,8 @@ class GraphDetector:
     def _tokens(self, images: Picture) -> tuple[Values, Values]:
         """(B, H, W, 3) uint8 → tokens (B, L, h, w, C), and no summaries (B, 0): only image scores need them."""
         (tokens,) = self.graphs["detector"](grid_inputs(images, self.info.patch_size, self.info.grid))
+        for picture, own in zip(images, tokens, strict=True) if self.seen else ():
+            self.seen.add(picture, self.info.blocks, own.reshape(len(own), -1, own.shape[-1]))  # type: ignore[union-attr]
         return tokens, np.empty((len(images), 0), np.float32)
 
 
