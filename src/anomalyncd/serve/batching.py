@@ -24,7 +24,7 @@ from ..labels import UNKNOWN
 from ..regions.extract import Extracted
 from ..regions.records import ImageRecord
 from .guard import try_later
-from .pace import SHARE_OF_TIME, Pace
+from .pace import Pace
 from .traffic import Limits, Metrics
 from .uploads import Upload
 
@@ -90,8 +90,8 @@ class Batcher:
         """One future for each image, all or none; an image that cannot be read raises a BadFileError there."""
         with self._lock:
             wanted = self.in_flight + len(uploads)
-            late = self.in_flight and self._pace.wait(wanted) > SHARE_OF_TIME * self.limits.seconds
-            if wanted > self.limits.queue or late:
+            late = self.in_flight and wanted > self._pace.room(self.limits.seconds)
+            if late or wanted > self.limits.queue:
                 raise try_later(f"{self.in_flight} images are waiting already: try again later.")
             if not self.in_flight:
                 self._pace.begin(time.monotonic())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # The machine may become slower while a request waits: what is accepted should take half of its time.
 SHARE_OF_TIME = 0.5
+AT_FIRST = 16  # images that are let in together while no batch has told how long one takes
 
 
 class Pace:
@@ -14,13 +15,12 @@ class Pace:
     >>> pace = Pace()
     >>> pace.begin(now=100.0)
     >>> pace.end(4, now=102.0)
-    >>> pace.wait(10)
-    5.0
+    >>> pace.room(60.0)
+    60
     """
 
     def __init__(self) -> None:
-        self._seconds = 0.0  # for an image; nothing is known before the first batch, so all are let in
-        self._since = 0.0
+        self._seconds = self._since = 0.0
 
     def begin(self, now: float) -> None:
         """The first image comes while none is under way."""
@@ -32,6 +32,6 @@ class Pace:
         self._seconds = (self._seconds + seconds) / 2 if self._seconds else seconds
         self._since = now
 
-    def wait(self, n_images: int) -> float:
-        """Seconds that so many images will take."""
-        return n_images * self._seconds
+    def room(self, seconds: float) -> int:
+        """Images that may be under way together, if each must be answered within so many seconds."""
+        return int(SHARE_OF_TIME * seconds / self._seconds) if self._seconds else AT_FIRST
