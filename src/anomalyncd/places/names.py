@@ -104,6 +104,15 @@ def file_named(text: str | Path) -> File:
     return (f"{TAR}/" in str(path) and _in_archive(path)) or path
 
 
+def file_given(text: str | Path) -> File:
+    """One file of many that a person, or the machine that this one works for, gave by its name; nothing is asked yet."""
+    if is_remote(text):
+        scheme, bucket, _ = _parts(text, "images")
+        if scheme != "file":
+            _opened.add(remote(scheme, bucket).name)
+    return file_named(text)
+
+
 def is_open(store: str) -> bool:
     """Whether a person has named a store, by its bucket."""
     listed = re.split(r"[\s,]+", os.environ.get(VARIABLE, ""))

@@ -16,7 +16,7 @@ from ..checksums import sha256, stable_hash
 from ..data.dataset import Dataset, Sample
 from ..data.maps import StackRow
 from ..errors import SettingsError
-from ..places.names import file_named, is_remote, place_of
+from ..places.names import file_given
 from ..places.stored import File
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord
@@ -217,9 +217,4 @@ def _place(source: Any) -> Any:
 def _source(place: Any) -> Any:
     if place is None:
         return None
-    return _opened(place) if isinstance(place, str) else StackRow(Path(place[0]), place[1])
-
-
-def _opened(name: str) -> File:
-    """A file as the calling machine named it, which has been told of its store."""
-    return place_of(name, "images") if is_remote(name) else file_named(name)
+    return file_given(place) if isinstance(place, str) else StackRow(Path(place[0]), place[1])
