@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from anomalyncd.data.dataset import load_dataset
+from anomalyncd.data.gather import gather
 from anomalyncd.errors import BadFileError, DataError, MissingDataError, SettingsError, WrongTypeError
 from anomalyncd.places.names import VARIABLE, entry_of, file_named, is_file, is_open, is_remote, look_up, place_of
 from anomalyncd.places.remote import remote
 from anomalyncd.places.stored import Stored
 from anomalyncd.places.tars import Tars
+from anomalyncd.ray.blocks import Block
 
 from .stores import Requests
 from .test_tars import write_tar
@@ -114,6 +116,17 @@ def test_archives_by_name_pattern_range_and_folder(memory: Any, tmp_path: Path) 
                 place_of(folder + pattern, "images").find({".png"})
     (tmp_path / "a.png").touch()
     assert place_of(tmp_path, "images") == tmp_path  # a folder of images, which holds archives too
+
+
+def test_a_list_of_names_asks_nothing_before_it_is_read(memory: Any) -> None:
+    files = remote("memory", "line").files = Requests(memory)
+    names = [f"memory://line/day/{number}.png" for number in range(3)]
+    memory.pipe_file("line/day/0.png", b"x")
+    dataset = gather(names)
+    assert dataset.ids == names and files.n == 0
+    assert dataset[0].image.is_file() and files.n == 1
+    block = Block.from_json(Block(0, dataset.samples).to_json())  # on the way to a worker
+    assert [str(sample.image) for sample in block.items] == names and files.n == 1
 
 
 def test_a_member_is_found_again_by_its_name(memory: Any, tmp_path: Path) -> None:

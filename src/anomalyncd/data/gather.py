@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, MissingDataError, WrongTypeError
-from ..places.names import file_named, is_remote, place_of
+from ..places.names import file_given, is_remote, place_of
 from ..places.stored import File, Stored
 from .dataset import Dataset, Sample, load_base, load_dataset
 from .layouts import find_files, find_images, product_folder
@@ -166,10 +166,10 @@ def _matched(values: Sources | None, count: int, what: str) -> list[Any]:
 
 
 def _source(value: object, what: str) -> File | npt.NDArray[Any]:
-    if isinstance(value, Stored) or is_remote(value):
-        return place_of(value, what)
+    if isinstance(value, Stored):
+        return value
     if isinstance(value, str | Path):
-        return file_named(value)
+        return file_given(value)
     if isinstance(value, np.ndarray):
         return value
     raise WrongTypeError(f"{what}: expected a path or a NumPy array, but got {type(value).__name__}.")

@@ -105,9 +105,18 @@ def file_named(text: str | Path) -> File:
     return (f"{TAR}/" in str(path) and _in_archive(path)) or path
 
 
+def file_given(text: str | Path) -> File:
+    """One file of many that a person, or the machine that this one works for, gave by its name; nothing is asked yet."""
+    if is_remote(text):
+        scheme, bucket, _ = _parts(text, "images")
+        if scheme != "file":
+            _opened.add(remote(scheme, bucket).name)
+    return file_named(text)
+
+
 def reopened(text: str, named: bool) -> File:
     """The file that another process of ours tells by its name; named : whether a person has named its store there."""
-    return place_of(text, "images") if named and is_remote(text) else file_named(text)
+    return file_given(text) if named else file_named(text)
 
 
 def _by_name(file: Stored) -> tuple[object, tuple[str, bool]]:
