@@ -20,11 +20,11 @@ def next_regions(
 ) -> list[int]:
     """Places of regions in the order in which a person should look at them, one an image.
 
-    First one of each class of which none was decided, that with the largest mean cosine with its class, from the largest class
-    on: its class says what a whole class is, or that it is none of its own. Then each time the region with the largest
-    product of three: how uncertain its class is, 1 minus the difference of
-    its two largest probabilities; how far it lies from all that were decided or taken before, 1 − cosine; and how much it is
-    like others, its mean cosine with the nearest five.
+    First one of each class of which none was decided, the one with the largest mean cosine with its class, the largest class
+    first: it tells what a whole class is, or that it is no class of its own. Then each time the region with the largest
+    product of three: how uncertain its class is, 1 minus the difference of its two largest probabilities; how far it lies
+    from all that were decided or taken before, 1 − cosine; and how much it is like others, its mean cosine with the nearest
+    five.
 
     Parameters
     ----------
