@@ -6,13 +6,22 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anomalyncd.guide.regions import LEAST, NEAREST, next_regions
+from anomalyncd.guide.regions import LEAST, LEAST_CLASS, NEAREST, next_regions
 
 
 def slow(x: np.ndarray, p: np.ndarray, decided: np.ndarray, images: np.ndarray, n: int) -> list[int]:
     """One region and one pair after the other."""
     chosen: list[int] = []
-    for _ in range(n):
+    of_class = p.argmax(axis=1)
+    taken_images = {images[j] for j in range(len(x)) if decided[j]}
+    for label in sorted(set(of_class.tolist()), key=lambda label: (-(of_class == label).sum(), label)):
+        own = [i for i in range(len(x)) if of_class[i] == label]
+        free = [i for i in own if images[i] not in taken_images]
+        if len(own) >= LEAST_CLASS and free and not any(decided[i] for i in own) and len(chosen) < n:
+            speaker = max(free, key=lambda i: np.mean([x[i] @ x[j] if j != i else -1 for j in own]))
+            if not any(images[speaker] == images[j] for j in chosen):
+                chosen.append(speaker)
+    for _ in range(n - len(chosen)):
         best, place = -1.0, None
         for i in range(len(x)):
             taken = [j for j in range(len(x)) if decided[j] or j in chosen]
@@ -43,10 +52,22 @@ def test_the_order_is_that_of_the_slow_way(seed: int) -> None:
     assert len(set(images[found])) == len(found) and not decided[found].any()
 
 
+def test_a_class_of_which_nothing_was_decided_comes_first() -> None:
+    angle = np.array([0.0, 0.1, 0.2, 1.5, 1.6, 1.7, 1.8, 0.8])
+    x = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    p = np.repeat([[0.9, 0.1], [0.1, 0.9], [0.48, 0.52]], [3, 4, 1], axis=0)
+    nothing = np.zeros(8, bool)
+    found = next_regions(x, p, nothing, np.arange(8), 3)
+    assert found[0] in (3, 4, 5) and found[1:] == [1, 7], (
+        "the middle of the larger class, that of the other, an uncertain one"
+    )
+    assert next_regions(x, p, np.arange(8) == 3, np.arange(8), 1) == [1]
+
+
 def test_uncertain_and_diverse() -> None:
     x = np.float32([[1, 0], [1, 0.01], [0, 1], [0.01, 1]])
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    p = np.array([[0.5, 0.5], [0.51, 0.49], [0.8, 0.2], [0.9, 0.1]])
+    p = np.array([[0.5, 0.5], [0.49, 0.51], [0.8, 0.2], [0.1, 0.9]])
     assert next_regions(x, p, np.zeros(4, bool), np.arange(4), 2) == [0, 2], "not the twin of the first"
     assert next_regions(x, p, np.ones(4, bool), np.arange(4), 2) == []
     assert next_regions(x[:0], p[:0], np.zeros(0, bool), np.arange(0), 2) == []
