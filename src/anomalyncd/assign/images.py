@@ -125,6 +125,26 @@ def merge_regions(
     return merged
 
 
+def counted_regions(
+    labels: NDArray[np.int64], of_image: NDArray[np.int64], n_images: int, *, normal_counts: bool
+) -> NDArray[np.bool_]:
+    """Regions with a say: known defects; unknown ones where there is no such; normal ones where there is neither.
+
+    With `normal_counts` normal ones have it beside known defects too, but an unknown one still outranks them: the paper's
+    sum knows no unknown regions, and an image with one must not pass as normal.
+
+    Examples
+    --------
+    >>> counted_regions(np.array([0, 2, -1, 0]), np.array([0, 0, 0, 1]), 2, normal_counts=False).tolist()
+    [False, True, False, True]
+    """
+    has_defect, has_unknown = (
+        (np.bincount(of_image, weights=some, minlength=n_images) > 0)[of_image] for some in (labels > 0, labels < 0)
+    )
+    normal = ~has_unknown & (~has_defect | normal_counts)
+    return np.asarray(np.where(labels > 0, True, np.where(labels < 0, ~has_defect, normal)))
+
+
 def image_classes(
     region_labels: ArrayLike, region_probabilities: ArrayLike, image_index: ArrayLike, n_images: int
 ) -> list[tuple[int, ...]]:

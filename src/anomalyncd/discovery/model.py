@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,8 +71,8 @@ class DiscoveryModel:
 
     def __post_init__(self) -> None:
         self._vit: MaskGuidedViT | None = None
-        self._asked: tuple[object, ...] = ()  # what the unknown score was fitted to last, and what it said
-        self._scores = np.empty(0)
+        self._asked: tuple[object, ...] = (None,) * 5  # what the unknown score was fitted to last, and
+        self._scores = np.empty(0)  # what it said
         self.seen: Seen | None = None  # where the run's own detector leaves what it saw in whole images
         if not len(self.classes) and self.config.n_classes != "auto":
             self.set_count(self.config.n_classes)
@@ -185,9 +186,8 @@ class DiscoveryModel:
             self.unknown = None
             return np.zeros(len(regions))
         asked = (parts, regions, known, self.classifier.space, self.config)
-        if len(self._asked) == len(asked) and all(one is other for one, other in zip(self._asked, asked, strict=True)):
+        if all(map(operator.is_, asked, self._asked)):
             return self._scores.copy()
-        self._asked = ()
         known = np.ones(len(regions), bool) if known is None else known
         images, scores = np.array([region.index for region in regions]), np.zeros(len(regions))
         blocks, weights = block_rows(self.classifier.space, parts)
@@ -196,8 +196,8 @@ class DiscoveryModel:
             center=self.config.features.center, seed=self.config.random_state,
         )  # fmt: skip
         scores[~known] = self.unknown(at(blocks, ~known))
-        self._asked, self._scores = asked, scores
-        return scores.copy()
+        self._asked, self._scores = asked, scores.copy()
+        return scores
 
     def fit_product(
         self, scenes: npt.NDArray[np.float16] | None, known: npt.NDArray[np.bool_] | None = None
@@ -209,9 +209,8 @@ class DiscoveryModel:
         """
         self.product, scores = None, None
         if scenes is not None:
-            self.product, scores = fit_product(
-                scenes.astype(np.float32), self.config.unknown.foreign_rate, known, self.config.random_state
-            )
+            rate, seed = self.config.unknown.foreign_rate, self.config.random_state
+            self.product, scores = fit_product(scenes.astype(np.float32), rate, known, seed)
         return scores
 
     def foreign(self, scenes: npt.NDArray[np.float16] | None) -> npt.NDArray[np.float64] | None:

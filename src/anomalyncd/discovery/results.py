@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..assign.images import image_classes, merge_regions
+from ..assign.images import counted_regions, image_classes, merge_regions
 from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
 from ..learn.rows import vectors
@@ -78,7 +78,7 @@ def assign(
     region_labels = np.where(nothing, UNKNOWN, classes[known.argmax(axis=1)]).astype(np.int64)
     region_best = known.max(axis=1, initial=0.0)
 
-    counted = _counted(region_labels, of_image, len(images), normal_counts=config.normal_counts)
+    counted = counted_regions(region_labels, of_image, len(images), normal_counts=config.normal_counts)
     sizes = np.array([(r.height, r.width) for r in images]).reshape(-1, 2)
     areas, scores = (np.array([getattr(r, name) for r in regions])[counted] for name in ("area", "score"))
     probabilities = merge_regions(known[counted], of_image[counted], sizes, config, areas=areas, scores=scores)
@@ -133,21 +133,6 @@ def assign(
 
 def _kind(column: str) -> str:
     return "str" if column == "image" else "float64" if column in ("area", "score") else "int64"
-
-
-def _counted(
-    labels: npt.NDArray[np.int64], of_image: npt.NDArray[np.int64], n_images: int, *, normal_counts: bool
-) -> npt.NDArray[np.bool_]:
-    """Regions with a say: known defects; unknown ones where there is no such; normal ones where there is neither.
-
-    With `normal_counts` normal ones have it beside known defects too, but an unknown one still outranks them: the paper's
-    sum knows no unknown regions, and an image with one must not pass as normal.
-    """
-    has_defect, has_unknown = (
-        (np.bincount(of_image, weights=some, minlength=n_images) > 0)[of_image] for some in (labels > 0, labels < 0)
-    )
-    normal = ~has_unknown & (~has_defect | normal_counts)
-    return np.asarray(np.where(labels > 0, True, np.where(labels < 0, ~has_defect, normal)))
 
 
 def classify_stored(

@@ -208,7 +208,5 @@ def _with_new_classes(state: RunState, n_before: int) -> npt.NDArray[np.int64]:
     chance = model.false_alarm_probability(state.features, state.regions, state.store.images)
     silent = (chance > model.config.detect.false_alarms) | state.outside[images]
     blocks, weights = block_rows(model.classifier.space, state.features)
-    return open_classes(
-        blocks, weights, images, labels, n_before, silent, model.config.unknown.group, above=model.highest,
-        seed=model.config.random_state,
-    )  # fmt: skip
+    least, seed = model.config.unknown.group, model.config.random_state
+    return open_classes(blocks, weights, images, labels, n_before, silent, least, above=model.highest, seed=seed)

@@ -15,10 +15,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ...learn.cluster import semi_supervised_kmeans, squared_distances
+from ...learn.cluster import squared_distances
 from ...learn.losses import Temperatures, info_nce, supervised_contrastive
 from .base import Features, Inputs, Labels
 from .last_block import LastBlockRival, Outputs
+from .semi_supervised import semi_supervised_kmeans
 
 RESTARTS = 100
 
