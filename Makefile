@@ -8,7 +8,7 @@ OLDEST := .venv-oldest
 
 EXTRAS ?= serve,export,parquet
 
-.PHONY: demo test test-browser test-oldest lint docs quality constraints bundle audit clean
+.PHONY: demo test test-browser test-oldest lint docs quality wheel constraints bundle audit clean
 
 # The environment is made once, of the tested versions, and made again only when the dependencies change.
 $(STAMP): pyproject.toml constraints.txt
@@ -20,9 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/anomalyncd demo --out demo-run
 
-# Two processes, each with whole files, whose fixtures are made once.
+# Two processes, each with whole files, whose fixtures are made once. The pages in a real browser are test-browser's.
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/browser
 
 # All tests once with the lower bounds of pyproject.toml, in an environment of their own; a stale version in it is replaced.
 test-oldest:
@@ -59,6 +59,15 @@ docs: $(DOCS)
 quality: $(STAMP)
 	$(BIN)/python benchmarks/quality.py
 
+# The wheel and the source package in dist/, looked at, and the wheel tried in a clean environment without extras.
+wheel: $(STAMP)
+	@$(BIN)/python -c 'import build, twine, check_wheel_contents' 2>/dev/null || $(BIN)/python $(PIP) build twine check-wheel-contents
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python tools/try_wheel.py dist/*.whl
+
 # The newest versions of everything, written down if all tests pass with them: look at the difference before it is committed.
 constraints: $(STAMP)
 	$(BIN)/python $(PIP) --upgrade --upgrade-strategy eager pip --editable '.[dev,docs]'
@@ -76,4 +85,4 @@ audit: $(STAMP)
 	@$(BIN)/python tools/audit.py
 
 clean:
-	rm -rf $(VENV) $(OLDEST) demo-run site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(OLDEST) dist demo-run site .mypy_cache .ruff_cache .pytest_cache

@@ -95,6 +95,7 @@ def main() -> None:
     part.add_argument("--count", type=int, default=2000, help="of commands, and of calls in Python")
     part = parts.add_parser("strangers", parents=[shared])
     part.add_argument("--count", type=int, default=1000)
+    part.add_argument("--first", type=int, default=0, help="number of the first folder, to repeat one or to go on")
     part.add_argument("--only", default="", help="part of the name of the changes to try")
     options = parser.parse_args()
 
@@ -262,7 +263,7 @@ def arguments(options: argparse.Namespace, rng: np.random.Generator, work: Path)
 def strangers(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> list[str]:
     """Hostile run folders, and what the commands said."""
     with ForkServer() as server:
-        tally = attack(server, options.count, rng, work, options.only)
+        tally = attack(server, options.count, rng, work, only=options.only, first=options.first)
     names = list(dict.fromkeys(command for command, _ in tally.outcomes))
     rows = [[name, *(str(tally.outcomes[name, outcome]) for outcome in ("done", "refused"))] for name in names]
     print_table(["command", "done", "refused"], rows)

@@ -25,6 +25,7 @@ def make_dataset(run: Path) -> fo.Dataset:
     for sample in data.iter_samples(autosave=True):
         for found in sample["defects"].detections:
             found["features"] = features.loc[(sample["class"]["image"], found["region"])].tolist()
+    data.add_dynamic_sample_fields()  # so that FiftyOne knows of them
     return data
 
 

@@ -1,4 +1,4 @@
-"""How large an install is, by extra: what is on the disk of the environment that runs this script.
+"""How large an install is, by extra: what is on the disk of the environment that runs this script, wherever it is.
 
 .venv/bin/python tools/sizes.py
 """
@@ -6,27 +6,34 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parent.parent
 OF_GPU = re.compile(r"(nvidia|cuda)-.*|triton")
 
 
 def main() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    default = closure(project["dependencies"])
+    ours = distribution("anomalyncd")
+    default = closure(asked(ours, ""))
     gpu = {name for name in default if OF_GPU.fullmatch(name)}
     print("| | MB | packages | the largest |\n|---|---|---|---|")
     print(row("default, without libraries for GPUs", default - gpu))
     if gpu:
         print(row("libraries for GPUs", gpu))
-    for extra, requirements in project["optional-dependencies"].items():
-        print(row(f"`{extra}` adds", closure(requirements) - default))
+    for extra in ours.metadata.get_all("Provides-Extra") or []:
+        wanted = asked(ours, extra)
+        missing = sorted(needed.name for needed in wanted if installed(needed.name) is None)
+        here = row(f"`{extra}` adds", closure(wanted) - default)
+        print(f"| `{extra}` | – | – | not here: {', '.join(missing)} |" if missing else here)
+
+
+def asked(package: Distribution, *extras: str) -> list[Requirement]:
+    """What a package needs in this environment, with these extras; `""` stands for none."""
+    needed = [Requirement(text) for text in package.requires or []]
+    return [one for one in needed if one.marker is None or any(one.marker.evaluate({"extra": e}) for e in extras)]
 
 
 def row(name: str, packages: set[str]) -> str:
@@ -37,11 +44,10 @@ def row(name: str, packages: set[str]) -> str:
     return f"| {name} | {sum(sizes.values()) / 1e6:.0f} | {len(packages)} | {named} |"
 
 
-def closure(requirements: Iterable[str]) -> set[str]:
+def closure(requirements: Iterable[Requirement]) -> set[str]:
     """Names of all packages that these bring along on this machine, those that are installed."""
     found: set[str] = set()
-    waiting = [Requirement(text) for text in requirements]
-    done = set()
+    waiting, done = list(requirements), set()
     while waiting:
         requirement = waiting.pop()
         name = normal(requirement.name)
@@ -50,11 +56,7 @@ def closure(requirements: Iterable[str]) -> set[str]:
             continue
         done.add(key)
         found.add(name)
-        for text in package.requires or []:
-            needed = Requirement(text)
-            extras = ["", *requirement.extras]
-            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
-                waiting.append(needed)
+        waiting += asked(package, "", *requirement.extras)
     return found
 
 

@@ -606,10 +606,13 @@ def _case(work: Path, run: Path) -> Iterator[Path]:
         subprocess.run(["rm", "-rf", case], check=True)  # also what is deeper than `shutil.rmtree` can go
 
 
-def attack(server: ForkServer, count: int, rng: np.random.Generator, work: Path, only: str = "") -> Tally:
+def attack(
+    server: ForkServer, count: int, rng: np.random.Generator, work: Path, *, only: str = "", first: int = 0
+) -> Tally:
     """So many hostile folders, each changed in one way; in two ways once all single ones were tried.
 
     only : part of the name of the changes to try
+    first : number of the first folder, which is the same whatever was tried before it
     """
     run, new = make_run(server, work)
     known = [(name, change) for name, change in changes(run) if only in name]
@@ -618,7 +621,9 @@ def attack(server: ForkServer, count: int, rng: np.random.Generator, work: Path,
     with _case(work, run) as case:
         server.warm("faults.strangers:try_all", case / "run", new, case / "out")
     images = _content(work / "line") | _content(work / "new")
-    for number in range(count):
+    seed = int(rng.integers(2**31))
+    for number in range(first, first + count):
+        rng = np.random.default_rng([seed, number])
         picked = [known[order[number]]] if number < len(order) else [known[i] for i in rng.integers(len(known), size=2)]
         name = " and ".join(kind for kind, _ in picked)
         with _case(work, run) as case:
@@ -641,7 +646,9 @@ def attack(server: ForkServer, count: int, rng: np.random.Generator, work: Path,
                 wrong.append("left something beside the run")
             if leak := _leaks(case):
                 wrong.append(f"carried a letter into {leak}")
-        tally.failures += [f"{name}: {text}" for text in wrong]
+        for text in wrong:
+            tally.failures.append(f"{number}, {name}: {text}")
+            print(tally.failures[-1], flush=True)  # at once: there may be hours to go
         tally.n_folders += 1
         tally.kinds[name.partition(": ")[2].partition(" is ")[0] or name] += 1
         tally.slowest, tally.largest = (

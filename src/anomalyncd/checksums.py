@@ -15,6 +15,7 @@ import safetensors.numpy
 from safetensors import safe_open
 
 from .errors import RunError
+from .places.stored import File
 
 PIECE = 1 << 20  # bytes read at once
 SEALED = "sealed"
@@ -72,7 +73,7 @@ def from_json(text: str) -> Any:
     return found
 
 
-def sha256(content: Path | bytes) -> str:
+def sha256(content: File | bytes) -> str:
     """SHA-256 of a file's content, or of bytes, as hexadecimal digits.
 
     Examples
@@ -89,7 +90,7 @@ def sha256(content: Path | bytes) -> str:
     return digest.hexdigest()
 
 
-def file_marks(path: Path) -> tuple[str, str, str] | None:
+def file_marks(path: File) -> tuple[str, str, str] | None:
     """Size in bytes, time of the last change in ns, and SHA-256 of a file, as texts; None where it cannot be read."""
     try:
         status = path.stat()

@@ -1,7 +1,7 @@
 """What can go wrong for a user, in words a user understands. The command line prints these without a traceback.
 
-All are `AnomalyNCDError`. For code that expects Python's own, all are also `ValueError`; where a file or folder is not there
-at all, `FileNotFoundError` as well; where an argument is of a wrong type, `TypeError` as well.
+All are `AnomalyNCDError`. For code that expects Python's own, all but `StoreError` are also `ValueError`; where a file or
+folder is not there at all, `FileNotFoundError` as well; where an argument is of a wrong type, `TypeError` as well.
 """
 
 import os
@@ -52,6 +52,13 @@ class WeightsError(AnomalyNCDError, ValueError):
 
 class RunError(AnomalyNCDError, ValueError):
     """A run folder is missing, incomplete or from another version."""
+
+
+class StoreError(AnomalyNCDError):
+    """A store of files is away, or refuses to be read. This is the fault of no file: nothing is skipped, the command ends.
+
+    No ValueError and no OSError, so that nothing that goes on without a damaged file goes on without this one.
+    """
 
 
 class MissingDataError(DataError, FileNotFoundError):

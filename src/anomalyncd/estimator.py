@@ -316,9 +316,10 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             run.model = model
         self.run_, self.model_, self.classes_, self.seconds_ = run, run.model, run.model.classes, {}
         self.images_, self.regions_, self.skipped_, self.history_ = run.images, run.regions, run.skipped, run.history
+        columns = [f"p_{k}" for k in self.classes_.tolist()]
         try:
-            self.probabilities_ = run.images[[f"p_{k}" for k in self.classes_.tolist()]].to_numpy(np.float64)
-            self.labels_ = run.images["label"].to_numpy(np.int64)
+            self.probabilities_: npt.NDArray[np.float64] = run.images[columns].to_numpy(np.float64)
+            self.labels_: npt.NDArray[np.int64] = run.images["label"].to_numpy(np.int64)
         except (KeyError, ValueError) as error:
             raise RunError(f"{run.path / IMAGES_TABLE}: does not fit the model beside it ({error}).") from error
         return self

@@ -6,10 +6,11 @@ import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import DataError, WrongTypeError
 
+P = TypeVar("P")
 _N_NAMED = 5  # files that a message names before it only counts
 
 
@@ -55,13 +56,15 @@ def names_of(value: Any, what: str) -> set[str]:
     return set(listed)
 
 
-def resolved(path: Path) -> Path:
-    """The path without links; one that leads to itself stays, where `Path.resolve` raises."""
-    return Path(os.path.realpath(path))
+def resolved(path: P) -> P:
+    """The path without links; one that leads to itself stays, where `Path.resolve` raises, and so does what is no path."""
+    return Path(os.path.realpath(path)) if isinstance(path, Path) else path  # type: ignore[return-value]
 
 
-def is_inside(folder: Path, other: Path) -> bool:
-    """Whether `folder` is `other` or lies below it."""
+def is_inside(folder: Any, other: Any) -> bool:
+    """Whether `folder` is `other` or lies below it; both may lie in a store."""
+    if not isinstance(folder, Path) or not isinstance(other, Path):
+        return type(folder) is type(other) and bool(folder.is_relative_to(other))
     return resolved(folder).is_relative_to(resolved(other))
 
 

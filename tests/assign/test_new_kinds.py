@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.cluster.hierarchy import linkage
+from scipy.cluster.hierarchy import fcluster, linkage
 
-from anomalyncd.assign import new_kinds
-from anomalyncd.assign.new_kinds import _is_kind, open_classes
+from anomalyncd.assign import large, new_kinds
+from anomalyncd.assign.new_kinds import MOST, _is_nearer, average_linkage, open_classes
 
 WIDTH = 60
 ONE = np.ones(1, np.float32)
@@ -29,6 +29,13 @@ def opened(old: list[int], new: list[int], *, labels: list[int] | None = None, *
     found = open_classes(blocks, ONE, np.arange(len(given)), np.array(given), len(old), silent, 3, max(old))
     assert found[: len(old)].tolist() == old
     return found[len(old) :].tolist()
+
+
+def opens(members: np.ndarray, known: np.ndarray, widest: float) -> bool:
+    """Whether a group is a kind of its own."""
+    own, features = np.arange(len(members)), np.concatenate([members, known])
+    nearer = _is_nearer(features, own, np.ones(len(own), int), np.arange(len(own), len(features)), widest, seed=0)
+    return bool(nearer.mean() >= MOST)
 
 
 OLD = [1] * 10 + [2] * 10 + [3] * 10
@@ -96,7 +103,7 @@ def test_three_of_four_must_be_more_like_each_other_than_like_anything_known(ali
     far, near = np.eye(WIDTH)[1], np.eye(WIDTH)[0]
     members = np.stack([far + 0.1 * np.eye(WIDTH)[5 + i] if i < alike else near for i in range(4)]).astype(np.float32)
     members /= np.linalg.norm(members, axis=1, keepdims=True)
-    assert _is_kind(members, known, widest=0.5) is is_kind
+    assert opens(members, known, widest=0.5) is is_kind
 
 
 def test_new_ones_are_suspects_from_where_a_fifth_of_the_known_lies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,10 +166,10 @@ def test_a_group_no_wider_than_known_regions_are_is_a_kind() -> None:
     members = np.zeros((4, WIDTH), np.float32)
     members[:, 1] = members[np.arange(4), 5 + np.arange(4)] = 0.5**0.5
     known = np.eye(WIDTH, dtype=np.float32)[:1]
-    assert _is_kind(members, known, widest=0.51) and not _is_kind(members, known, widest=0.49)
-    assert _is_kind(members, known[:0], widest=0.0), "nothing is known to be compared with"
+    assert opens(members, known, widest=0.51) and not opens(members, known, widest=0.49)
+    assert opens(members, known[:0], widest=0.0), "nothing is known to be compared with"
     near = known * 0.6 + 0.8 * np.eye(WIDTH, dtype=np.float32)[1]  # at 0.57 of each member
-    assert not _is_kind(members, near, widest=0.51)
+    assert not opens(members, near, widest=0.51)
 
 
 @pytest.mark.parametrize(("count", "step"), [(3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
@@ -203,3 +210,41 @@ def test_regions_of_before_stay_normal_ones_too() -> None:
     labels = np.array([*OLD, 0, 1, -1, -1, -1])
     found = open_classes(blocks, ONE, np.arange(35), labels, 31, np.zeros(35, bool), 3, 3)
     assert found.tolist() == [*OLD, 0, 4, 4, 4, 4]
+
+
+def kinds_that_came(seed: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """2,000 regions of five kinds, 900 more with two new, opposite kinds among them: blocks, labels and kinds."""
+    rng = np.random.default_rng(seed)
+    truth = np.concatenate([rng.choice([1, 2, 3, 4, 5], 2000), rng.choice([1, 2, 3, 4, 5, 7, 8], 900)])
+    blocks = regions(seed, np.where(truth == 8, 7, truth).tolist(), noise=0.1)
+    blocks[truth == 8] *= -1
+    return blocks, np.where(truth > 5, 1, truth), truth.tolist()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_of_many_regions_the_same_classes_open(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks, labels, truth = kinds_that_came(seed)
+    silent, images = np.zeros(len(labels), bool), np.arange(len(labels)) // 2
+
+    def found(rows: Any) -> np.ndarray:
+        return open_classes(rows, ONE, images, labels, 2000, silent, 3, 5, seed=seed)
+
+    exact = found(blocks)
+    monkeypatch.setattr(large, "LARGE", 500)
+    monkeypatch.setattr(large, "COMPARED", 256)
+    monkeypatch.setattr(new_kinds, "MOST_IN_TREE", 200)
+    approximate = found(large.Lazy(lambda rows: blocks[rows], blocks.shape))
+    assert set(exact.tolist()) == set(approximate.tolist()) == {1, 2, 3, 4, 5, 6, 7}
+    assert (exact == approximate).mean() > 0.99
+    assert len(set(zip(truth, approximate.tolist(), strict=True))) <= 9, "a class for each kind"
+
+
+def test_average_linkage_of_single_regions_is_that_of_scipy() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 6))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    expected = linkage(x, "average", metric="cosine")
+    found = average_linkage(x, np.ones(40))
+    np.testing.assert_allclose(np.sort(found[:, 2]), expected[:, 2], atol=1e-9)
+    for limit in (0.3, 0.7, 1.0):
+        one, other = (fcluster(tree, limit, "distance") for tree in (found, expected))
+        assert len(set(zip(one, other, strict=True))) == len(set(one)) == len(set(other))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anomalyncd.assign import outliers as module
+from anomalyncd.assign import large
 from anomalyncd.assign.outliers import LARGEST, outlier_groups
 
 WIDTH = 16
@@ -58,7 +58,7 @@ def test_regions_that_are_all_the_same() -> None:
 
 def test_blocks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     x = points(40, 3, 1)
-    monkeypatch.setattr(module, "BLOCK", 7)
+    monkeypatch.setattr(large, "BLOCK", 7)
     assert outlier_groups(x) == [[40, 41, 42], [43]]
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anomalyncd.assign import large
 from anomalyncd.assign import product as module
 from anomalyncd.assign.product import Product, exposure, fit_product
 
@@ -144,3 +145,22 @@ def test_exposure_by_hand() -> None:
     assert exposure(half[None]).tolist() == [[6, 6]]
     lit = np.random.default_rng(0).integers(0, 100, (1, 32, 32, 3), dtype=np.uint8)
     np.testing.assert_allclose(exposure(lit * 2) - exposure(lit), 1, atol=0.05)
+
+
+def test_of_many_images_the_line_and_the_scores_are_nearly_those_of_the_exact_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    scenes = np.concatenate(
+        [rng.normal(size=(1, 30)) + rng.normal(0, 0.3, (4000, 30)), rng.normal(6, 0.2, (4000, 2))], 1
+    )
+    scenes = scenes.astype(np.float32)
+    exact, own = fit_product(scenes, 0.01)
+    monkeypatch.setattr(module, "LARGE", 1000)
+    monkeypatch.setattr(large, "LARGE", 1000)
+    found, approximate = fit_product(scenes, 0.01, seed=3)
+    assert exact is not None and found is not None
+    assert found.limit == pytest.approx(exact.limit, rel=0.1) and found.stops == exact.stops
+    assert np.quantile(np.abs(approximate - own), 0.95) < 0.05
+    new = scenes[:200] + np.float32(0.01)
+    assert ((found(new) > 0.5) == (exact(new) > 0.5)).mean() > 0.98

@@ -76,6 +76,15 @@ def test_each_image_is_left_out_in_turn_as_in_loops(seed: int, images: list[int]
     np.testing.assert_allclose(own, distances / (distances + found.limit), rtol=2e-3, atol=1e-5)
 
 
+def test_a_block_of_nothing_is_like_no_other() -> None:
+    rng = np.random.default_rng(0)
+    blocks, weights, images = rng.normal(size=(6, 2, 5)), np.array([0.7, 0.3]), [0, 0, 1, 2, 3, 3]
+    blocks[[0, 3], 1] = 0
+    found, own = fit_unknown(blocks.astype(np.float32), weights.astype(np.float32), np.array(images), 0.2, center=False)
+    distances = np.array(slow_own(blocks, weights, images, center=False))
+    np.testing.assert_allclose(own, distances / (distances + found.limit), rtol=2e-3, atol=1e-5)
+
+
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(2, 9))
 @settings(max_examples=40, deadline=None)
 def test_new_regions_are_measured_as_in_loops(seed: int, n_new: int, n_known: int) -> None:

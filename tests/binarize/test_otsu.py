@@ -5,11 +5,14 @@ Covers fixed.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import cv2
 import numpy as np
 import pytest
 
 from anomalyncd.binarize import Binarizer, FixedThreshold, MEBin, Otsu
+from anomalyncd.binarize.otsu import otsu_split
 from anomalyncd.binarize.prepare import binarizer_for
 from anomalyncd.config import make_config
 from anomalyncd.errors import DataError, SettingsError
@@ -28,6 +31,21 @@ def test_otsu_agrees_with_opencv(seed: int) -> None:
     assert result.threshold == threshold + 1
     assert result.counts.tolist() == [result.n_regions]
     assert result.n_regions == cv2.connectedComponents(mask)[0] - 1
+
+
+@pytest.mark.parametrize("surplus", [0, 6, 18, 36])
+def test_splits_that_differ_by_no_more_than_rounding_are_one(surplus: int) -> None:
+    """The variance of a split, in whole numbers: (sum below · all − number below · sum of all)² / (below · above)."""
+    count = 4 * 10**12
+    histogram = [count, count, count + surplus]
+    everything, moment = sum(histogram), sum(place * n for place, n in enumerate(histogram))
+    first, second = (
+        Fraction((below_moment * everything - below * moment) ** 2, below * (everything - below))
+        for below, below_moment in ((count, 0), (2 * count, count))
+    )
+    lost = float(1 - first / second)
+    assert lost == 0 or not 9e-13 < lost < 1.1e-12, "too near to the limit of a part in 10¹² to tell"
+    assert otsu_split(np.array(histogram)) == (0 if lost < 1e-12 else 1)
 
 
 def test_otsu_uses_the_range_of_all_maps() -> None:

@@ -117,10 +117,38 @@ def test_held_out_survives_storing(tmp_path):
         np.testing.assert_array_equal(one.map, again.map)
 
 
-def test_a_twin_of_a_held_out_image_counts():
-    normal = pictures(1) * 2
-    for found in PatchCore(sigma=0, **TINY).fit(normal).held_out(normal, [0, 1]):
+def test_a_copy_of_a_held_out_image_does_not_vouch_for_it():
+    normal = pictures(6)
+    again = normal[2].copy()
+    again[:8, :8] += 1
+    plain = PatchCore(sigma=0, **TINY).fit(normal)
+    twice = PatchCore(sigma=0, **TINY).fit([*normal, again])
+    assert [twice.memory.kin(twice.memory.rows[twice.memory.owner == own], own).tolist() for own in (1, 2, 6)] == [
+        [1], [2, 6], [6, 2]
+    ]  # fmt: skip
+    for one, alone in zip(twice.held_out(normal, range(6)), plain.held_out(normal, range(6)), strict=True):
+        np.testing.assert_allclose(one.map, alone.map, atol=2e-4)
+
+
+def test_where_all_are_copies_there_is_nothing_else_to_compare_with():
+    normal = pictures(1) * 3
+    for found in PatchCore(sigma=0, **TINY).fit(normal).held_out(normal[:2], [0, 1]):
         assert found.map.max() < 2e-3
+
+
+def test_defects_among_the_normal_images_are_found_and_not_learned():
+    normal = pictures(24)
+    clean = PatchCore(sigma=0, **TINY).fit(normal)
+    assert not clean.suspects and set(clean.memory.owner.tolist()) == set(range(24))
+    odd = [image.copy() for image in normal]
+    for place in (4, 11, 17):
+        odd[place][32:64, 32:64] = 255
+    detector = PatchCore(sigma=0, **TINY).fit(odd)
+    assert sorted(detector.suspects) == [4, 11, 17] and min(detector.suspects.values()) > 3
+    rest = [place for place in range(24) if place not in detector.suspects]
+    others = PatchCore(sigma=0, **TINY).fit([odd[place] for place in rest])
+    assert detector.memory.bank.equal(others.memory.bank)
+    assert detector.memory.owner.unique().tolist() == rest
 
 
 def test_one_normal_image_leaves_nothing_to_compare_with():

@@ -128,6 +128,23 @@ def test_stopped_while_working(task: str, after: int, line: Path, tmp_path: Path
     assert {name: (run / "tokens" / name).stat().st_mtime_ns for name in done} == done, "finished shards are kept"
 
 
+def test_each_pass_over_images_is_told_with_their_number(line: Path, tmp_path: Path) -> None:
+    told: dict[str, int] = {}
+
+    class Listener(Silent):
+        @contextmanager
+        def task(self, name: str, total: int) -> Iterator[Advance]:
+            told[name] = total
+            with super().task(name, total) as advance:
+                yield advance
+
+    files = [sorted((line / kind).iterdir()) for kind in ("images", "masks")]
+    base = (files[0][2:], files[1], ["square"] * 3 + ["line"] * 3)
+    model = AnomalyNCD(3, backbone="tiny", device="cpu", progress=Listener(), **FAST)
+    model.fit(line / "images", maps=line / "maps", base=base, run=tmp_path / "run")
+    assert {"Range of the maps": 8, "Regions": 8, "Labelled base set": 6}.items() <= told.items()
+
+
 @pytest.mark.parametrize("task", ["Views", "Learning", "Class tokens"])
 def test_stopped_while_training_the_last_block(task: str, line: Path, tmp_path: Path) -> None:
     fit(line, tmp_path / "whole", kind="masks", **PAPER)

@@ -41,7 +41,7 @@ def test_a_head_goes_on_from_where_it_is_unless_its_class_became_another(monkeyp
     assert (
         target.tolist() == [0, 0, 2, 1]
         and fixed.tolist() == [False, False, True, False]
-        and named == {"temperature": 0.1}
+        and named == {"temperature": 0.1, "seed": 0}
     )
     assert len(features) == 4, "what is unknown has no say"
     # Class 1 kept two of three, class 2 one of two; 3 is new and begins in the middle of its regions.

@@ -29,6 +29,7 @@ class Grey:
         self.seen: list[int] = []
         self.asked: list[list[int]] = []
         self.progress, self.workspace = Silent(), None
+        self.suspects: dict[int, float] = {}
 
     def fit(self, images: object) -> None:
         self.seen = [int(image.mean()) for image in images]  # type: ignore[attr-defined]
@@ -127,6 +128,14 @@ def test_normal_images_that_are_held_out_are_evenly_spread(
         assert isinstance(sample.map, Path) and np.load(sample.map).mean() == 10 + place
 
 
+def test_suspects_are_not_held_out(opened: RunFolder) -> None:
+    samples, detector = greys(10, 11, 12, 13), Grey(unseen={0, 2, 3})
+    detector.suspects = {1: 5.0, 3: 4.0}
+    maps._write_held_out(opened, detector, samples, Silent(), ())  # type: ignore[arg-type]
+    assert detector.asked == [[0, 2]]
+    assert [sample.id for sample in maps.normal_samples(opened, samples)] == ["0.png", "2.png"]
+
+
 def test_a_detector_that_cannot_tell_leaves_no_normal_maps(opened: RunFolder) -> None:
     samples = greys(1, 2, 3)
     maps._write_held_out(opened, Grey(), samples, Silent(), ())  # type: ignore[arg-type]
@@ -157,21 +166,6 @@ def test_fitting_needs_normal_images_where_the_detector_does(tmp_path: Path) -> 
     assert needy.workspace is None and needy.progress is not shown
     with pytest.raises(DataError, match="none of the 1 images could be read"):
         maps._fit(needy, greys(None), shown, tmp_path)  # type: ignore[arg-type]
-
-
-def test_only_where_all_images_are_among_the_normal_ones_is_it_said(tmp_path: Path) -> None:
-    def said(samples: list[str | None], normal: list[str | None]) -> bool:
-        shown = Noted()
-        made = [
-            [Sample(name or "x", np.zeros((2, 2, 3)) if name is None else tmp_path / name) for name in some]
-            for some in (samples, normal)
-        ]
-        maps._warn_of_overlap(*made, shown)  # type: ignore[arg-type]
-        return bool(shown.warned)
-
-    assert said(["a"], ["a", "b"]) and said(["a", "b"], ["a", "b"])
-    for samples, normal in ((["a", "c"], ["a", "b"]), (["a", None], ["a"]), (["a"], [None]), (["a"], [])):
-        assert not said(samples, normal)
 
 
 def test_a_finished_run_is_not_replaced_where_it_is_protected(opened: RunFolder) -> None:

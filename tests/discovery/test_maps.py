@@ -21,7 +21,6 @@ from anomalyncd.cli import app
 from anomalyncd.data.dataset import Sample
 from anomalyncd.demo import make_line
 from anomalyncd.detect import Detector, PatchCore
-from anomalyncd.discovery.maps import _warn_of_overlap
 from anomalyncd.discovery.model import DiscoveryModel
 from anomalyncd.errors import DataError, RunError
 from anomalyncd.grid import top_mean
@@ -320,12 +319,18 @@ def test_maps_that_are_given_are_taken_also_where_the_run_has_a_detector(
         assert DiscoveryModel.gather(model, line / "images").is_bare  # type: ignore[arg-type]
 
 
-def test_a_warning_where_all_images_are_among_the_normal_ones() -> None:
-    def warned(images: list[str], normal: list[str]) -> int:
-        said: list[str] = []
-        given = [[Sample(name, Path(name)) for name in names] for names in (images, normal)]
-        _warn_of_overlap(*given, SimpleNamespace(warn=said.append))  # type: ignore[arg-type]
-        return len(said)
-
-    assert warned(["a.png", "b.png"], ["b.png", "a.png", "c.png"]) == 1
-    assert warned(["a.png", "b.png"], ["b.png"]) == warned(["a.png"], ["b.png"]) == warned(["a.png"], []) == 0
+def test_defects_among_the_normal_images_are_listed_and_not_learned(line: Path, tmp_path: Path) -> None:
+    normal = tmp_path / "normal"
+    normal.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        picture = rng.integers(90, 130, (96, 96, 3), dtype=np.uint8)
+        if number in (3, 12):
+            picture[30:70, 30:70] = 255
+        cv2.imwrite(str(normal / f"{number:02}.png"), picture)
+    AnomalyNCD(3, **SETTINGS).fit(line / "images", normal=normal, run=tmp_path / "run")
+    table = pd.read_csv(tmp_path / "run" / "suspects.csv")
+    assert sorted(table["image"]) == ["03.png", "12.png"] and table["deviations"].is_monotonic_decreasing
+    assert "2 of 20 normal images seem to show a defect" in (tmp_path / "run" / "run.log").read_text()
+    owner = PatchCore.load(tmp_path / "run" / "detector", device="cpu").memory.owner
+    assert set(owner.tolist()) == set(range(20)) - {3, 12}

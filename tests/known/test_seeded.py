@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anomalyncd.assign import large
 from anomalyncd.errors import DataError
+from anomalyncd.known import seeded as module
 from anomalyncd.known.seeded import count_with_known, robust_clusters, seeded_clusters, suspects
 from anomalyncd.learn.cluster import ward
 
@@ -121,3 +123,44 @@ def test_a_kind_of_one_odd_example_is_kept() -> None:
 def test_right_labels_are_not_suspect() -> None:
     x, kinds = blobs([6, 6])
     assert (suspects(x, kinds.astype(np.int64), kinds.astype(np.int64)) == -1).all()
+
+
+def told(sizes: list[int], each: int, wrong: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points, their kinds, and the kinds that were told of the first two: so many of each, of which some are wrong."""
+    x, kinds = blobs(sizes, 0.2, seed)
+    known = np.full(len(x), -1)
+    for kind in (0, 1):
+        known[np.flatnonzero(kinds == kind)[:each]] = kind
+    known[np.flatnonzero(kinds == 0)[:wrong]] = 1
+    return x, kinds, known
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_of_many_points_clusters_count_and_suspects_are_those_of_the_exact_form(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, kinds, known = told([1500, 900, 400, 200], 300, 10, seed)
+    exact, doubtful = robust_clusters(x, known, 4, seed)
+    count = count_with_known(x, known, 4, seed)
+    monkeypatch.setattr(large, "LARGE", 1000)
+    monkeypatch.setattr(large, "COMPARED", 300)
+    monkeypatch.setattr(large, "OF_A_CELL", 64)
+    rows = large.Lazy(lambda some: x[some], x.shape)
+    found, doubted = robust_clusters(rows, known, 4, seed)
+    assert (found == exact).mean() > 0.99 and len(set(zip(kinds, found, strict=True))) < 12
+    one, other = set(np.flatnonzero(doubted >= 0).tolist()), set(np.flatnonzero(doubtful >= 0).tolist())
+    assert one & other >= set(range(10)) and len(one ^ other) <= 3, "of 600 labels"
+    assert count_with_known(rows, known, 4, seed) == count
+
+
+def test_a_large_cluster_is_halved_by_some_of_its_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples fill one half of what was found as one kind, so there are two: of a part of it that shows as well."""
+    x, kinds = blobs([1000, 1000], 0.1)
+    known = np.where((kinds == 0) & (np.arange(2000) % 40 == 0), 0, -1)
+    assert count_with_known(x, known, 1, 0) == 2
+    monkeypatch.setattr(module, "MOST_IN_TREE", 200)
+    seen: list[int] = []
+    plain = module.linkage
+    monkeypatch.setattr(module, "linkage", lambda some, how: (seen.append(len(some)), plain(some, how))[1])
+    assert count_with_known(x, known, 1, 0) == 2
+    assert seen and max(seen) <= 200

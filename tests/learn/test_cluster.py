@@ -3,6 +3,8 @@ import math
 import numpy as np
 import pytest
 
+from anomalyncd.assign import large
+from anomalyncd.assign.alike import copy_groups
 from anomalyncd.errors import DataError
 from anomalyncd.learn import cluster as module
 from anomalyncd.learn.cluster import (
@@ -190,3 +192,54 @@ def test_the_temperature_of_many_points_is_measured_on_some(monkeypatch):
     points, weight = clusters(0.02)
     monkeypatch.setattr(module, "MOST_RESAMPLED", 30)
     assert stable_temperature(points, weight, seed=0) == pytest.approx(TEMPERATURES[0])
+
+
+def test_copies_count_once_in_the_temperature():
+    points, weight = clusters(0.6)
+    rng = np.random.default_rng(1)
+    again = unit((points[::3] + rng.normal(0, 1e-4, (30, 12))).astype(np.float32))
+    assert stable_temperature(np.concatenate([points, *[again] * 5]), weight, seed=0) == stable_temperature(
+        points, weight, seed=0
+    )
+    assert len(set(copy_groups(points).tolist())) == len(points)  # and where there are none, all count
+
+
+def kinds_of_many(seed, count=4000):
+    """Points of six kinds of unequal sizes, and which kind each is of."""
+    rng = np.random.default_rng(seed)
+    truth = rng.choice(6, count, p=[0.4, 0.25, 0.15, 0.1, 0.07, 0.03])
+    middles = rng.normal(size=(6, 30))
+    return unit((middles[truth] + rng.normal(0, 0.5, (count, 30))).astype(np.float32)), truth
+
+
+@pytest.mark.parametrize("cluster", [kmeans, ward_kmeans])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_clusters_of_very_many_points_are_those_of_all_of_them(cluster, seed, monkeypatch):
+    points, _ = kinds_of_many(seed)
+    exact = cluster(points, 6, seed)
+    monkeypatch.setattr(large, "LARGE", 500)
+    found = cluster(large.Lazy(lambda rows: points[rows], points.shape), 6, seed)
+    assert (found == exact).mean() > 0.98, "same numbers too, because these are by size"
+    assert np.array_equal(found, cluster(points, 6, seed))
+
+
+def test_of_very_many_points_few_are_made_at_a_time_and_all_only_a_few_times(monkeypatch):
+    points, _ = kinds_of_many(0)
+    monkeypatch.setattr(large, "LARGE", 500)
+    monkeypatch.setattr(module, "MOST_IN_TREE", 300)
+    asked = []
+
+    def make(rows):
+        asked.append(len(points[rows]))
+        return points[rows]
+
+    ward_kmeans(large.Lazy(make, points.shape), 6, seed=0)
+    assert max(asked) <= large.BLOCK and sum(asked) <= 300 + 500 + 3 * len(points)
+
+
+def test_centres_of_very_many_points_are_their_means(monkeypatch):
+    points, truth = kinds_of_many(0)
+    expected = centres(points, truth, 7)
+    monkeypatch.setattr(large, "LARGE", 500)
+    np.testing.assert_allclose(centres(points, truth, 7), expected, atol=1e-5)
+    assert not centres(points, truth, 7)[6].any()

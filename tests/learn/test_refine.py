@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anomalyncd.learn.refine import _weights, refine
+from anomalyncd.assign import large
+from anomalyncd.learn import refine as module
+from anomalyncd.learn.refine import _level, _sampled, _weights, refine
 
 WIDTH = 16
 
@@ -112,3 +114,36 @@ def test_weights_by_hand() -> None:
     fixed = np.array([True, False, False, False, True, True, False, False])
     expected = np.array([3, 1, 1, 1, 1, 1, 1, 1]) / 10
     np.testing.assert_allclose(_weights(targets, fixed), expected, rtol=1e-6)
+
+
+def test_of_many_regions_some_stand_for_all_and_the_heads_come_out_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, parts = clusters(2000, 700, 300, 500, noise=0.1)
+    labels = np.where(parts == 3, 0, parts)  # one class holds two kinds, and a person moves some of one of them
+    fixed = (parts == 3) & (np.arange(len(x)) % 10 == 0)
+    labels[fixed] = 2
+    start = np.eye(WIDTH, dtype=np.float32)[:3]
+    exact = refine(x, labels, fixed, start, temperature=0.1)
+    monkeypatch.setattr(module, "MOST", 1000)
+    asked: list[int] = []
+    rows = large.Lazy(lambda some: (asked.append(len(x[some])), x[some])[1], x.shape)
+    heads = refine(rows, labels, fixed, start, temperature=0.1, seed=2)
+    assert sum(asked) <= 1000
+    assert (found(x, heads)[fixed] == 2).all()
+    assert (found(x, heads) == found(x, exact)).mean() > 0.98
+    assert (heads * exact).sum(axis=1).min() > 0.95
+
+
+def test_what_is_drawn_stands_for_all_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets, fixed = np.repeat([0, 1], [3000, 50]), np.arange(3050) % 10 == 0
+    monkeypatch.setattr(module, "MOST", 400)
+    chosen, standing_for = _sampled(targets, fixed, seed=0)
+    assert len(set(chosen.tolist())) == len(chosen) and 395 <= len(chosen) <= 400
+    for label in (0, 1):
+        for held in (True, False):
+            own = (targets[chosen] == label) & (fixed[chosen] == held)
+            assert standing_for[own].sum() == pytest.approx(((targets == label) & (fixed == held)).sum())
+
+
+@pytest.mark.parametrize(("most", "level"), [(2000, 1000), (100, 68), (62, 30), (6, 2), (2, 1)])
+def test_small_groups_are_whole(most: int, level: int) -> None:
+    assert _level(np.array([1000, 2, 30]), most) == level

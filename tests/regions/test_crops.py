@@ -25,6 +25,12 @@ def test_a_crop_comes_with_its_mask_and_what_is_gone_is_none(tmp_path: Path) -> 
     assert read_crop(tmp_path / "link.png") == (None, None)
 
 
+def test_grey_of_a_mask_is_no_defect_up_to_the_middle(tmp_path: Path) -> None:
+    write(tmp_path / "a_mask.png", np.array([[0, 126, 127, 128, 129, 255]], np.uint8))
+    crop, mask = read_crop(tmp_path / "a.png")
+    assert crop is None and mask is not None and mask.tolist() == [[False, False, False, True, True, True]]
+
+
 def test_drawn_masks_are_the_last_ones_of_an_image(tmp_path: Path) -> None:
     for region in (2, 3):
         write(tmp_path / f"{region}.png", np.full((4, 4), 255, np.uint8) * (region == 3))

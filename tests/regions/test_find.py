@@ -6,6 +6,7 @@ Covers boxes.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -273,6 +274,14 @@ def test_missing_part_repeats_the_edge_and_has_no_mask() -> None:
     np.testing.assert_array_equal(crop[:20], np.broadcast_to(image[0], (20, 60, 3)))
     np.testing.assert_array_equal(crop[40:], np.broadcast_to(image[-1], (20, 60, 3)))
     assert crop_mask[20:40].all() and not crop_mask[:20].any() and not crop_mask[40:].any()
+
+
+def test_of_a_square_that_only_touches_the_image_a_pixel_is_seen() -> None:
+    """No box gives such a square, but a file may."""
+    image = np.random.default_rng(0).integers(0, 256, (1000, 1, 3), dtype=np.uint8)
+    regions, components = find_regions(np.ones((1000, 1), bool), (1000, 1))
+    crop, crop_mask = cut(image, components, replace(regions[0], square=(-999, 0, 1000)), size=64)
+    assert crop.shape == (64, 64, 3) and crop_mask[:, 63].all() and not crop_mask[:, :63].any()
 
 
 def test_crop_mask_holds_its_own_region_only() -> None:

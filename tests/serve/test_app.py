@@ -347,6 +347,31 @@ def test_a_full_queue_and_a_late_answer(served):
         app.state.batcher.limits = Limits()
 
 
+@pytest.mark.parametrize(("seconds", "status"), [(1.0, 503), (60.0, 200)])
+def test_what_would_be_late_is_refused_at_the_door(served, seconds, status):
+    """At 0.3 s an image two take more than half of one second, and less than half of a minute."""
+    slow = Slow(served["image"])
+    app = make_api(slow.predictor, limits=Limits(seconds=seconds))
+    content = {"image": picture(served)}
+    with client_of(app) as client, ThreadPoolExecutor(2) as pool:
+        threading.Timer(0.3, slow.go.set).start()
+        client.post(PREDICT, files=content)
+        while app.state.batcher.in_flight:
+            time.sleep(0.005)
+        slow.go.clear()
+        held = pool.submit(client.post, PREDICT, files=content)
+        while not app.state.batcher.in_flight:
+            time.sleep(0.005)
+        second = pool.submit(client.post, PREDICT, files=content)
+        if status == 200:
+            while app.state.batcher.in_flight < 2:
+                time.sleep(0.005)
+            slow.go.set()
+        assert second.result(30).status_code == status
+        slow.go.set()
+        held.result(30)
+
+
 def test_stopping_answers_what_was_accepted_and_refuses_the_rest(served):
     slow = Slow(served["image"])
     app = make_api(slow.predictor)

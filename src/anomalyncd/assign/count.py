@@ -14,7 +14,8 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.metrics import silhouette_score
 from threadpoolctl import threadpool_limits
 
-Floats = npt.NDArray[np.float32]
+from .large import Rows
+
 Points = npt.NDArray[np.float64]
 Verdict = Literal["agreed", "cannot tell", "one kind", "too few"]
 MOST_REGIONS = 1000  # that are looked at
@@ -56,7 +57,7 @@ class CountEstimate:
         return asdict(self)
 
 
-def estimate_count(features: Floats, most: int, *, seed: int = 0) -> CountEstimate:
+def estimate_count(features: Rows, most: int, *, seed: int = 0) -> CountEstimate:
     """Estimate the number of kinds among unit vectors.
 
     Four ways of counting, none of which has anything to tune: the number of Ward's clusters that lie apart best
@@ -79,7 +80,7 @@ def estimate_count(features: Floats, most: int, *, seed: int = 0) -> CountEstima
     (3, 'agreed')
     """
     rng = np.random.default_rng(seed)
-    some = _sample(features.astype(np.float64), MOST_REGIONS, rng)
+    some = np.asarray(_sample(features, MOST_REGIONS, rng), np.float64)
     neighbours = max(min(max(NEIGHBOURS, int(SHARE * len(some))), len(some) - 1), 0)
     most = min(most, len(some) // 2)
     if len(some) < LEAST_REGIONS or most < 2:
@@ -209,7 +210,6 @@ def _silhouette(tree: Points, distances: Points, count: int) -> float:
     return float(silhouette_score(distances, labels, metric="precomputed")) if labels.max() > 1 else -1.0
 
 
-def _sample(points: Points, most: int, rng: np.random.Generator) -> Points:
-    if len(points) <= most:
-        return points
-    return points[np.sort(rng.choice(len(points), most, replace=False))]
+def _sample(points: Rows, most: int, rng: np.random.Generator) -> Points:
+    rows: Points = points if len(points) <= most else points[np.sort(rng.choice(len(points), most, replace=False))]  # type: ignore[assignment]
+    return rows

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .large import LARGE
+
 Floats = npt.NDArray[np.float64]
 Features = npt.NDArray[np.float32]
 
@@ -123,6 +125,9 @@ def lowest_group(scores: npt.ArrayLike, apart: float = APART) -> NormalScores | 
     values = np.sort(values[np.isfinite(values)])
     if len(values) < 2 * LEAST_NORMAL or values[0] == values[-1]:
         return None
+    n_scores = len(values)
+    if n_scores > LARGE:  # as many as show the same curve
+        values = values[np.linspace(0, len(values) - 1, LARGE).round().astype(np.int64)]
     low, width = values[0], values[-1] - values[0]
     scaled = ((values - low) / width)[:, None]
     with warnings.catch_warnings():
@@ -143,7 +148,7 @@ def lowest_group(scores: npt.ArrayLike, apart: float = APART) -> NormalScores | 
         if distance >= apart:
             if variance > v / 4 and distance < WIDE_APART:
                 return None
-            count = max(LEAST_NORMAL, round(weight * len(values)))
+            count = max(LEAST_NORMAL, round(weight * n_scores))
             return NormalScores(float(low + width * mean), float(width * math.sqrt(variance)), count)
         both = weight + w
         middle = (weight * mean + w * m) / both

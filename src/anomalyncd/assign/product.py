@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .large import LARGE, Lazy, near, sample
 from .unknown import BLOCK, LEAST, MOST_REFERENCES, limit_for
 
 Floats = npt.NDArray[np.float32]
@@ -16,6 +17,7 @@ Distances = npt.NDArray[np.float64]
 MARGIN = 2.0  # times the usual distance of two images: a defect that nobody has seen may change an image so much
 STOP = 1.0  # twice or half the light, or the contrast, which no lamp or lens drifts by
 SAME_LIGHT = 0.01  # stops
+OF_MANY = 2000  # images, of more than LARGE, that tell the usual distance of two images
 FEWEST = 8  # images that tell anything: of fewer, the first defect would look like another product
 
 
@@ -66,7 +68,7 @@ class Product:
 
 
 def fit_product(
-    scenes: Floats, rate: float, known: npt.NDArray[np.bool_] | None = None
+    scenes: Floats, rate: float, known: npt.NDArray[np.bool_] | None = None, seed: int = 0
 ) -> tuple[Product | None, Distances]:
     """What calls at most a share `rate` of images of the product something else, and the score of each image of the run.
 
@@ -78,6 +80,7 @@ def fit_product(
     scenes : (N, C + 2) of the run's images, see `Product`; NaN where one could not be read
     rate : 0 = nothing is ever called so
     known : (N,) bool, images that do show the product; all by default
+    seed : for the choice of what is compared, of very many images (`large`)
 
     Returns
     -------
@@ -100,6 +103,23 @@ def fit_product(
     if len(used) > MOST_REFERENCES:
         chosen = used[np.linspace(0, len(used) - 1, MOST_REFERENCES).astype(np.int64)]
     reference = scenes[chosen].astype(np.float16).astype(np.float32)  # as a model file keeps it
+    if len(used) > LARGE:
+        half, _, _ = _left_out(scenes, used[sample(len(used), OF_MANY, seed)], chosen, reference)
+        looks, light = _nearest_of_many(scenes, used, chosen, reference, seed)
+    else:
+        half, looks, light = _left_out(scenes, used, chosen, reference)
+    limit = max(limit_for(half, rate, LEAST), MARGIN * float(np.median(half)))
+    product = Product(reference, limit, max(limit_for(light, rate, SAME_LIGHT), STOP))
+    own[used] = product.score(looks, light)
+    others = np.setdiff1d(np.flatnonzero(there), used)
+    own[others] = product(scenes[others])
+    return product, own
+
+
+def _left_out(
+    scenes: Floats, used: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64], reference: Floats
+) -> tuple[Distances, Distances, Distances]:
+    """Of each of the used images: 1 − cosine in the median and to the nearest of the others, and light to the nearest."""
     half, looks, light = (np.empty(len(used)) for _ in range(3))
     for start in range(0, len(used), BLOCK):
         rows = slice(start, start + BLOCK)
@@ -108,12 +128,23 @@ def fit_product(
         distance[itself] = stops[itself] = np.nan
         half[rows] = np.nanmedian(distance, axis=1)
         looks[rows], light[rows] = np.nanmin(distance, axis=1), np.nanmin(stops, axis=1)
-    limit = max(limit_for(half, rate, LEAST), MARGIN * float(np.median(half)))
-    product = Product(reference, limit, max(limit_for(light, rate, SAME_LIGHT), STOP))
-    own[used] = product.score(looks, light)
-    others = np.setdiff1d(np.flatnonzero(there), used)
-    own[others] = product(scenes[others])
-    return product, own
+    return half, looks, light
+
+
+def _nearest_of_many(
+    scenes: Floats, used: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64], reference: Floats, seed: int
+) -> tuple[Distances, Distances]:
+    """The latter two of `_left_out`: looks by what is near, light in a tree."""
+    from scipy.spatial import KDTree  # an exported run does without scipy, and fits nothing
+
+    looks, references = np.empty(len(used)), _looks(reference)
+    own = Lazy(lambda rows: _looks(scenes[used[rows]]), (len(used), references.shape[1]))
+    for rows, others in near(own, references, seed):
+        distance = np.clip(1 - own[rows] @ references[others].T, 0, None)
+        distance[used[rows][:, None] == chosen[others]] = np.inf
+        looks[rows] = distance.min(axis=1)
+    light, which = KDTree(reference[:, -2:]).query(scenes[used, -2:], k=2, p=np.inf)
+    return looks, np.where(chosen[which[:, 0]] == used, light[:, 1], light[:, 0])
 
 
 def exposure(pictures: npt.NDArray[np.uint8]) -> Floats:
@@ -131,9 +162,12 @@ def exposure(pictures: npt.NDArray[np.uint8]) -> Floats:
 
 def _distances(scenes: Floats, others: Floats) -> tuple[Distances, Distances]:
     """Of each of (N, C + 2) to each of (M, C + 2): 1 − cosine, and the larger of light and contrast, (N, M) each."""
-    first, second = (
-        x[:, :-2] / np.maximum(np.linalg.norm(x[:, :-2], axis=1, keepdims=True), 1e-12) for x in (scenes, others)
-    )
-    looks = np.clip(1 - first @ second.T, 0, None).astype(np.float64)
+    looks = np.clip(1 - _looks(scenes) @ _looks(others).T, 0, None).astype(np.float64)
     light = np.abs(scenes[:, None, -2:] - others[:, -2:]).max(axis=2).astype(np.float64)
     return looks, light
+
+
+def _looks(scenes: Floats) -> Floats:
+    """(N, C + 2) → (N, C) unit vectors."""
+    found: Floats = scenes[:, :-2] / np.maximum(np.linalg.norm(scenes[:, :-2], axis=1, keepdims=True), 1e-12)
+    return found

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import linkage, to_tree
 from scipy.spatial.distance import pdist, squareform
 
-Floats = npt.NDArray[np.float32]
+from .large import Rows, is_large, sums_by
+
 Labels = npt.NDArray[np.int64]
 Key = tuple[str, int]  # image, region
 MOST_OF_A_CLASS = (
@@ -19,7 +20,7 @@ MOST_OF_A_CLASS = (
 EXAMPLES = 6  # regions that stand for a part
 
 
-def class_tree(features: Floats, labels: Labels, keys: Sequence[Key]) -> dict[str, Any]:
+def class_tree(features: Rows, labels: Labels, keys: Sequence[Key]) -> dict[str, Any]:
     """The tree of the classes by Ward's method: above them how they would be joined, below them how they would be divided.
 
     Each step costs, or gains, a share of the spread of all regions: n_a n_b / (n_a + n_b) · |m_a − m_b|² of two groups of n
@@ -46,8 +47,12 @@ def class_tree(features: Floats, labels: Labels, keys: Sequence[Key]) -> dict[st
     rows = {int(label): np.flatnonzero(labels == label) for label in np.unique(labels[labels > 0])}
     if not rows:
         return {"merges": [], "splits": []}
-    means = np.stack([features[own].mean(axis=0, dtype=np.float64) for own in rows.values()])
     sizes = np.array([len(own) for own in rows.values()], np.float64)
+    if is_large(features):
+        place = np.searchsorted(list(rows), np.maximum(labels, 0)) - (labels <= 0) * (len(rows) + 1)
+        means = sums_by(features, np.maximum(place, -1), len(rows)) / sizes[:, None]
+    else:
+        means = np.stack([features[own].mean(axis=0, dtype=np.float64) for own in rows.values()])
     middle = sizes @ means / sizes.sum()
     spread = max(float(sizes.sum() * (1 - middle @ middle)), 1e-12)  # of unit vectors, Σ|x − m|² = Σ1 − n|m|²
     splits = [found for label, own in rows.items() if (found := _split(features, label, own, keys, spread))]
@@ -74,7 +79,7 @@ def _merges(
 
 
 def _split(
-    features: Floats, label: int, rows: npt.NDArray[np.int64], keys: Sequence[Key], spread: float
+    features: Rows, label: int, rows: npt.NDArray[np.int64], keys: Sequence[Key], spread: float
 ) -> dict[str, Any] | None:
     """How a class would fall into two; None where its regions are all the same."""
     some = rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_OF_A_CLASS)).astype(np.int64)]

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .large import Lazy, Rows, is_large, near
+from .large import blocks as pieces
+
 Floats = npt.NDArray[np.float32]
 Distances = npt.NDArray[np.float64]
 NEIGHBOURS = 3
@@ -41,7 +44,7 @@ class UnknownScore:
     spread: Distances
     limit: float
 
-    def __call__(self, blocks: Floats) -> Distances:
+    def __call__(self, blocks: Rows) -> Distances:
         """Blocks (R, B, C) of regions → scores (R,) in 0 … 1; above 0.5 = unknown.
 
         Examples
@@ -54,10 +57,11 @@ class UnknownScore:
         """
         if not np.isfinite(self.limit) or not len(self.reference):
             return np.zeros(len(blocks))
-        features, distance = joined(blocks - self.mean, self.weights), np.empty(len(blocks))
+        distance = np.empty(len(blocks))
         for start in range(0, len(blocks), BLOCK):
             rows = slice(start, start + BLOCK)
-            nearest, which = _nearest(1 - features[rows] @ self.reference.T)
+            features = joined(blocks[rows] - self.mean, self.weights)
+            nearest, which = _nearest(1 - features @ self.reference.T)
             distance[rows] = _typical(nearest, self.spread[which])
         score: Distances = distance / (distance + self.limit)
         return score
@@ -89,18 +93,26 @@ class UnknownScore:
 
 
 def fit_unknown(
-    blocks: Floats, weights: Floats, images: npt.NDArray[np.int64], false_rate: float, *, center: bool = True
+    blocks: Rows,
+    weights: Floats,
+    images: npt.NDArray[np.int64],
+    false_rate: float,
+    *,
+    center: bool = True,
+    seed: int = 0,
 ) -> tuple[UnknownScore, Distances]:
     """The score that calls a share `false_rate` of known regions unknown, and the score of each region of the run.
 
     Each region is measured against the regions of all other images, as a new one of its kind would be, and the mean is
-    taken without its image too: that of few regions is drawn towards each of them.
+    taken without its image too: that of few regions is drawn towards each of them. Of very many regions (`large`) those near
+    each other are measured, and the mean is of all.
 
     Parameters
     ----------
     blocks : (R, B, C) vectors of regions, nothing taken off; weights : (B,) of the blocks, sum 1
     images : (R,) int, which image each region is of
     center : whether the mean of the regions is taken off
+    seed : for the choice of what is compared, of very many regions
 
     Returns
     -------
@@ -113,16 +125,19 @@ def fit_unknown(
     >>> own.argmax(), unknown(x).max() < 0.5
     (np.int64(3), np.True_)
     """
-    mean = blocks.mean(axis=0) if center and len(blocks) > 1 else np.zeros(blocks.shape[1:], np.float32)
-    centred = blocks - mean
+    mean = mean_of(blocks) if center and len(blocks) > 1 else np.zeros(blocks.shape[1:], np.float32)
     chosen = np.arange(len(blocks))
     if len(blocks) > MOST_REFERENCES:
         chosen = np.linspace(0, len(blocks) - 1, MOST_REFERENCES).astype(np.int64)
-    stored = joined(centred[chosen], weights).astype(np.float16).astype(np.float32)  # as a model file keeps it
+    stored = joined(blocks[chosen] - mean, weights).astype(np.float16).astype(np.float32)  # as a model file keeps it
     if len(blocks) < 2 or not false_rate:
         return UnknownScore(mean, weights, stored, np.ones(len(stored)), np.inf), np.zeros(len(blocks))
     group = images if len(np.unique(images)) > 1 else np.arange(len(blocks))
-    nearest, which = _left_out(centred, weights, group, chosen, center=center)
+    if is_large(blocks):
+        unit = Lazy(lambda rows: joined(blocks[rows] - mean, weights), (len(blocks), stored.shape[1]))
+        nearest, which = _others(unit, stored, group, chosen, seed)
+    else:
+        nearest, which = _left_out(blocks[:] - mean, weights, group, chosen, center=center)
     spread = np.maximum(_typical(nearest, np.ones_like(nearest)), LEAST)[chosen]
     own = _typical(nearest, spread[which])
     limit = limit_for(own, false_rate, LEAST ** (1 - LOCAL))
@@ -157,6 +172,36 @@ def joined(blocks: Floats, weights: Floats) -> Floats:
     unit = np.divide(blocks, length, out=np.zeros_like(blocks), where=length > 0)
     weighted: Floats = (unit * np.sqrt(weights)[:, None]).astype(np.float32)
     return weighted.reshape(len(blocks), blocks.shape[1] * blocks.shape[2])
+
+
+def mean_of(blocks: Rows) -> Floats:
+    """(R, B, C) → (B, C); of very many rows it is summed piece by piece.
+
+    Examples
+    --------
+    >>> mean_of(np.float32([[[1, 2]], [[3, 6]]])).tolist()
+    [[2.0, 4.0]]
+    """
+    if not is_large(blocks):
+        return np.asarray(blocks[:].mean(axis=0))
+    total = np.zeros(blocks.shape[1:])
+    for rows in pieces(len(blocks)):
+        total += blocks[rows].sum(axis=0, dtype=np.float64)
+    return np.asarray(total / len(blocks), np.float32)
+
+
+def _others(
+    unit: Rows, references: Floats, images: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64], seed: int
+) -> tuple[Distances, npt.NDArray[np.int64]]:
+    """As `_nearest`, of each region (R, D) to the references (M, D) of other images, which are the `chosen` regions."""
+    nearest = np.full((len(unit), NEIGHBOURS), np.inf)
+    which = np.zeros((len(unit), NEIGHBOURS), np.int64)
+    for rows, others in near(unit, references, seed):
+        distance = 1 - unit[rows] @ references[others].T
+        distance[images[rows][:, None] == images[chosen[others]]] = np.inf
+        found, columns = _nearest(distance)
+        nearest[rows], which[rows] = found, np.arange(len(references))[others][columns]
+    return nearest, which
 
 
 def _left_out(

@@ -19,6 +19,7 @@ from ..checksums import file_marks, from_json, seal, unseal
 from ..config import Config
 from ..data.dataset import Sample
 from ..learn.features import SCENES, TokenNetwork
+from ..places.stored import File
 from ..regions.extract import Extracted, Extractor
 from ..regions.find import Region
 from ..regions.network import make_encoder, make_vit
@@ -127,7 +128,7 @@ class ShardWork:
 
 def extract(extractor: Extractor, items: Sequence[Sample], first: int) -> Extracted:
     """Regions of a few images, of which the first has that number; their files are known again as they were before."""
-    marks = [file_marks(item.image) if isinstance(item.image, Path) else () for item in items]
+    marks = [file_marks(item.image) if isinstance(item.image, File) else () for item in items]
     found = extractor(items, first_index=first)
     for record, own in zip(found.images, marks, strict=True):
         record.n_bytes, record.modified, record.sha256 = own or ("", "", "")

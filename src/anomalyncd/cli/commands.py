@@ -22,7 +22,7 @@ def discover(
     out: Annotated[Path, typer.Option(help="Run folder to write; call again to resume.")],
     maps: opt.Maps = None,
     masks: opt.Masks = None,
-    base: Annotated[Path | None, typer.Option(help="Labelled defects of other products: images/ and masks/.")] = None,
+    base: Annotated[str | None, typer.Option(help="Labelled defects of other products: images/ and masks/.")] = None,
     classes: Annotated[
         str | None, typer.Option(metavar="N", help="How many classes to find, normal counted; auto by default.")
     ] = None,
@@ -110,7 +110,7 @@ def detect(
         Path | None, typer.Option("--from", metavar="RUN", help="Use the fitted detector of an earlier run.")
     ] = None,
     masks: Annotated[
-        Path | None, typer.Option(help="True masks, to measure with; by default ground_truth/ beside test/.")
+        str | None, typer.Option(help="True masks, to measure with; by default ground_truth/ beside test/.")
     ] = None,
     exclude: opt.Exclude = None,
     ignore: opt.Ignore = None,
@@ -154,7 +154,7 @@ def detect(
 
 
 def binarize(
-    maps: Annotated[Path, typer.Argument(metavar="MAPS", help="Folder of anomaly maps (NPY, TIFF, PNG).")],
+    maps: Annotated[str, typer.Argument(metavar="MAPS", help="Folder of anomaly maps (NPY, TIFF, PNG).")],
     out: Annotated[Path, typer.Option(help="Folder for the masks.")],
     method: Annotated[str | None, typer.Option(help="mebin (default), otsu or fixed.")] = None,
     no_normal: Annotated[bool, typer.Option("--no-normal", help="Every map shows a defect.")] = False,
@@ -163,11 +163,12 @@ def binarize(
 ) -> None:
     """Turn anomaly maps into masks with Main Element Binarization, and list their thresholds."""
     from ..config import make_config
+    from ..places.names import place_of
     from ..steps.masks import binarize_folder
 
     layer = opt.layered(None, settings, has_normal=False if no_normal else None)
     chosen = make_config(layer, {"binarize": {"method": method}} if method else {})
-    table = binarize_folder(maps, out, chosen, opt.make_progress(quiet))
+    table = binarize_folder(place_of(maps, "maps"), out, chosen, opt.make_progress(quiet))
     found = int((table["n_regions"] > 0).sum())
     typer.echo(f"{found} of {len(table)} maps have a region. Masks, and their thresholds in masks.csv: {out}")
     typer.echo(f"Next: anomalyncd discover IMAGES --masks {quoted(out)} --out RUN")

@@ -30,7 +30,9 @@ def predict(
     images: opt.Images,
     out: Annotated[
         Path,
-        typer.Option(help="Table to write, .csv or .parquet; regions go beside it. With ray also a folder of parts."),
+        typer.Option(
+            help="Table to write, .csv or .parquet; regions go beside it. No ending: a folder of both as Parquet."
+        ),
     ],
     maps: opt.Maps = None,
     masks: opt.Masks = None,
@@ -46,22 +48,24 @@ def predict(
     """Class new IMAGES with the model of a run."""
     from ..export.cells import safe_cells
     from ..paths import resolved
-    from ..run.writer import TableWriter, check_table
+    from ..steps.tables import check_places, open_tables, places
 
     if not opt.check_engine(engine, workers, address):
-        check_table(out)
+        check_places(out)
     if (page is not None or quote_formulas) and engine == "ray":
         raise SettingsError("--page and --quote-formulas go with --engine local.")
     if page is not None:
         from ..day.html import check_page
 
         check_page(page)
+        if not out.suffix:
+            raise SettingsError(f"{out}: --page is drawn from a .csv or .parquet table: give --out such an ending.")
     if quote_formulas and out.suffix.lower() != ".csv":
         raise SettingsError(f"{out}: --quote-formulas is about .csv tables.")
-    regions = out.with_name(f"{out.stem}_regions{out.suffix}")
-    read = {resolved(path) for path in (run, images, maps, masks) if path is not None}
+    image_place, regions = places(out)
+    read = {resolved(Path(path)) for path in (run, images, maps, masks) if path is not None}
     read |= {resolved(run / name) for name in OWN if name != EXPORT}
-    for path in (out, regions, *([page] if page else [])):
+    for path in (out, image_place, regions, *([page] if page else [])):
         if resolved(path) in read:
             raise SettingsError(f"{path}: this would be written over what is read. Choose another place for --out.")
     progress = opt.make_progress(quiet)
@@ -73,19 +77,21 @@ def predict(
     if engine == "ray":
         from ..ray.engine import predict_with_ray
 
-        out, regions, n_skipped, counts = predict_with_ray(
+        image_place, regions, n_skipped, counts = predict_with_ray(
             run, inputs, out, progress, workers=workers, address=address, device=device, precision=precision
         )
     else:
         counts, n_skipped = Counter[str](), 0
-        with TableWriter(out) as image_table, TableWriter(regions) as region_table:  # regions are closed first
+        if not out.suffix:
+            inputs.check_outside(out, run)
+        with open_tables(out) as (image_table, region_table):
             for found in model.predictor(bare=inputs.is_bare).stream(inputs, progress):
                 region_table.add(safe_cells(found.regions) if quote_formulas else found.regions)
                 image_table.add(safe_cells(found.images) if quote_formulas else found.images)
                 counts.update(found.images["class_name"])
                 n_skipped += len(found.skipped)
     show_counts(counts)
-    typer.echo(f"\n{out} and {regions}; {counted(n_skipped, 'file')} skipped.")
+    typer.echo(f"\n{image_place} and {regions}; {counted(n_skipped, 'file')} skipped.")
     if page is not None:
         from ..day.html import write_day
         from ..day.source import read_table
@@ -117,14 +123,14 @@ def evaluate(
 def update(
     run: opt.Run,
     images: Annotated[
-        Path | None, typer.Argument(metavar="IMAGES", help="As for `discover`; may be left out with --normal.")
+        str | None, typer.Argument(metavar="IMAGES", help="As for `discover`; may be left out with --normal.")
     ] = None,
     maps: opt.Maps = None,
     masks: opt.Masks = None,
     exclude: opt.Exclude = None,
     known: opt.Known = None,
     normal: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="False alarms and other normal images for the run's detector; says what this would change."),
     ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="With --normal: keep it, rather than only say it.")] = False,
@@ -179,7 +185,7 @@ def update(
     typer.echo(f"Next: anomalyncd review {quoted(run)}   (look at what is new, and name it)")
 
 
-def _learn_normal(run: Path, normal: Path, device: str, apply: bool, progress: Silent) -> None:
+def _learn_normal(run: Path, normal: str, device: str, apply: bool, progress: Silent) -> None:
     from ..data.gather import gather_normal
     from ..steps.normal import learn_normal
 
@@ -240,7 +246,7 @@ def export(
     quote_formulas: opt.QuoteFormulas = False,
     int8: Annotated[bool, typer.Option("--int8", help="openvino: 8-bit numbers, smaller and faster.")] = False,
     calibration: Annotated[
-        Path | None, typer.Option(metavar="IMAGES", help="int8: images to take ranges from; the run's by default.")
+        str | None, typer.Option(metavar="IMAGES", help="int8: images to take ranges from; the run's by default.")
     ] = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -272,7 +278,7 @@ def export(
 
 
 def _export_networks(
-    run: Path, format: str, out: Path | None, int8: bool, calibration: Path | None, progress: Silent
+    run: Path, format: str, out: Path | None, int8: bool, calibration: str | None, progress: Silent
 ) -> None:
     from ..export.networks import export_networks
 

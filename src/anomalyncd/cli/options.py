@@ -18,17 +18,21 @@ if TYPE_CHECKING:
     from ..blocks.engine import Engine
     from ..progress import Terminal
 
+# Names of places are text: a Path would take s3://bucket for s3:/bucket.
 Images = Annotated[
-    Path,
-    typer.Argument(metavar="IMAGES", help="A folder of images, a folder of class folders, or a CSV or Parquet table."),
+    str,
+    typer.Argument(
+        metavar="IMAGES",
+        help="A folder of images or of class folders, a CSV or Parquet table, tar archives, or s3://bucket/folder.",
+    ),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of `discover`.")]
 RunOrExport = Annotated[
     Path,
     typer.Argument(metavar="RUN", help="Run folder of `discover`, or a folder of `export --format onnx|openvino`."),
 ]
-Maps = Annotated[Path | None, typer.Option(help="Folder of anomaly maps (NPY, TIFF, PNG), named as the images.")]
-Masks = Annotated[Path | None, typer.Option(help="Folder of masks instead of maps; an image without one is normal.")]
+Maps = Annotated[str | None, typer.Option(help="Folder of anomaly maps (NPY, TIFF, PNG), named as the images.")]
+Masks = Annotated[str | None, typer.Option(help="Folder of masks instead of maps; an image without one is normal.")]
 Exclude = Annotated[list[str] | None, typer.Option(metavar="CLASS", help="Class folder to leave out. Repeatable.")]
 DetectorName = Annotated[
     str | None,
@@ -38,15 +42,15 @@ DetectorName = Annotated[
         "anomalib:Model, module:Class.",
     ),
 ]
-Normal = Annotated[Path | None, typer.Option(help="Folder of images of normal products, for all detectors but musc.")]
+Normal = Annotated[str | None, typer.Option(help="Folder of images of normal products, for all detectors but musc.")]
 NormalMaps = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         help="With --maps: maps of normal products, which tell how normal ones score (their images: --normal)."
     ),
 ]
 Known = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         metavar="DIR|TABLE|RUN",
         help="Kinds with names: class folders, a table of image and label, or a reviewed run. Others are found beside them.",
@@ -147,7 +151,7 @@ def n_classes(value: Any) -> int | str:
         raise SettingsError(f"--classes must be a whole number or auto, but got {value!r}.") from None
 
 
-def warn_of_unknown(exclude: Sequence[str] | None, images: Path, progress: Terminal) -> None:
+def warn_of_unknown(exclude: Sequence[str] | None, images: str, progress: Terminal) -> None:
     """A misspelt class to leave out is left in, so this must be said."""
     if not exclude:
         return

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FEW = 5  # images of a class that is pointed out
 
 
-def quoted(path: Path) -> str:
+def quoted(path: Path | str) -> str:
     """A path that can be pasted into a shell."""
     return shlex.quote(str(path))
 
@@ -73,7 +73,7 @@ def show_evaluation(found: Evaluation) -> None:
     show(scores, "", matrix, "")
 
 
-def show_detection(found: DetectionRun, images: Path, out: Path, excluded: list[str], has_masks: bool) -> None:
+def show_detection(found: DetectionRun, images: str, out: Path, excluded: list[str], has_masks: bool) -> None:
     """Metrics where there are any, what was skipped, and how to go on."""
     from rich.table import Table
 

@@ -38,8 +38,10 @@ def watch(
             metavar="TABLE", help="Table that grows: .csv or .sqlite, or .parquet for a folder with a file a day."
         ),
     ],
-    maps: opt.Maps = None,
-    masks: opt.Masks = None,
+    maps: Annotated[
+        Path | None, typer.Option(help="Folder where their anomaly maps arrive, named as the images.")
+    ] = None,
+    masks: Annotated[Path | None, typer.Option(help="Folder of masks instead of maps.")] = None,
     move: Annotated[Path | None, typer.Option(help="Move each file into a folder of its class in this folder.")] = None,
     link: Annotated[Path | None, typer.Option(help="Link it there instead.")] = None,
     webhook: Annotated[

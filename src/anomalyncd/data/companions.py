@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..errors import DataError
 from ..paths import counted, is_inside, named, resolved, stem_of, suffix_of
+from ..places.stored import File, Stored
 from .images import IMAGE_SUFFIXES
 from .layouts import find_files
 from .maps import MAP_SUFFIXES, StackRow, open_stack, read_row_names
@@ -21,8 +22,8 @@ _SUFFIXES = {"map": MAP_SUFFIXES, "mask": _KNOWN}
 
 
 def find_companions(
-    what: str, place: Path, root: Path, ids: Sequence[str], all_ids: Sequence[str]
-) -> tuple[dict[str, Path | StackRow], list[str]]:
+    what: str, place: File, root: File, ids: Sequence[str], all_ids: Sequence[str]
+) -> tuple[dict[str, File | StackRow], list[str]]:
     """Image id → its map or mask, where there is one; and the names of those that are of no image.
 
     Parameters
@@ -32,13 +33,13 @@ def find_companions(
     root : folder of the images; where it is `place` or lies inside, no image is its own companion
     ids, all_ids : of the images relative to `root`, and with those that were excluded, in the order of a stack's rows
     """
-    found: dict[str, Path | StackRow] = {}
-    if place.is_file():
+    found: dict[str, File | StackRow] = {}
+    if isinstance(place, Path) and place.is_file():
         found, surplus = _match_rows(place, root, ids, all_ids)
     else:
         names = find_files(place, _SUFFIXES[what])
         if is_inside(root, place):
-            inside = resolved(root).relative_to(resolved(place)).as_posix()
+            inside = resolved(root).relative_to(resolved(place)).as_posix()  # type: ignore[arg-type]
             images = {posixpath.normpath(posixpath.join(inside, id_)) for id_ in all_ids}
             names = [name for name in names if name not in images]
         match, surplus = match_names(ids, names, ending=f"_{what}", root=root, source=place, all_ids=all_ids)
@@ -56,7 +57,7 @@ def find_companions(
 
 
 def match_names(
-    ids: Sequence[str], names: Sequence[str], *, ending: str, root: Path, source: Path, all_ids: Sequence[str] = ()
+    ids: Sequence[str], names: Sequence[str], *, ending: str, root: File, source: File, all_ids: Sequence[str] = ()
 ) -> tuple[dict[str, int], list[str]]:
     """Tie each image to the one of `names` that is the end of its path: `<name>` or `<name><ending>`, with any suffix.
 
@@ -96,7 +97,7 @@ def match_names(
         return positions.get(key, []) + positions.get(key + ending, [])
 
     def image_steps(id_: str) -> list[str]:
-        return _steps(stem_of(Path(os.path.abspath(root / id_)).as_posix()))
+        return _steps(stem_of(_whole(root, id_)))
 
     paths = [image_steps(id_) for id_ in ids]
     levels = zip(*(path[:-1] for path in paths), strict=False)
@@ -138,7 +139,7 @@ def match_names(
     return found, surplus
 
 
-def missing_maps(source: Path, n_images: int, missing: Sequence[str], surplus: Sequence[str] = ()) -> str:
+def missing_maps(source: File, n_images: int, missing: Sequence[str], surplus: Sequence[str] = ()) -> str:
     """What to say when images have no map; `surplus`: the names of maps that match no image."""
     others = f"{counted(surplus, 'map')} of no image: {named(surplus)}. " if surplus else ""
     stacked = source.suffix.lower() == ".npy"
@@ -150,8 +151,8 @@ def missing_maps(source: Path, n_images: int, missing: Sequence[str], surplus: S
 
 
 def _match_rows(
-    stack: Path, root: Path, ids: Sequence[str], all_ids: Sequence[str]
-) -> tuple[dict[str, Path | StackRow], list[str]]:
+    stack: Path, root: File, ids: Sequence[str], all_ids: Sequence[str]
+) -> tuple[dict[str, File | StackRow], list[str]]:
     n_rows, named_rows = len(open_stack(stack)), read_row_names(stack)
     if named_rows is None:
         kept = set(ids)
@@ -170,6 +171,13 @@ def _match_rows(
         )
     match, surplus = match_names(ids, names, ending="_map", root=root, source=source, all_ids=all_ids)
     return {id_: StackRow(stack, position) for id_, position in match.items()}, surplus
+
+
+def _whole(root: File, id_: str) -> str:
+    """The path of an image, with an archive called as the folder that it was made from."""
+    if isinstance(root, Stored):
+        return f"{root.store.name}/{root.inner}/{id_}".replace(".tar/", "/")
+    return Path(os.path.abspath(root / id_)).as_posix()
 
 
 def _steps(stem: str) -> list[str]:

@@ -6,21 +6,25 @@ import os
 import posixpath
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, MissingDataError, SettingsError
-from ..paths import counted, is_inside, named, names_of, path_of, posix, resolved
+from ..paths import counted, is_inside, named, names_of, resolved
+from ..places.names import beside, entry_of, is_file, look_up, place_of
+from ..places.shards import belonging, read_class
+from ..places.stored import File, Stored
+from ..places.tars import Tars
 from .companions import find_companions, missing_maps
 from .images import IMAGE_SUFFIXES
-from .layouts import find_images, product_folder
+from .layouts import F, find_images, product_folder
 from .lists import is_table, read_table, row_name
-from .maps import StackRow
+from .maps import MAP_SUFFIXES, StackRow
 
-Picture = Path | npt.NDArray[Any]
+Picture = File | npt.NDArray[Any]
 Source = Picture | StackRow
 NORMAL_NAMES = frozenset({"good", "normal", "ok"})
 _BASE_LAYOUTS = (
@@ -56,8 +60,8 @@ class Dataset(Sequence[Sample]):
     """
 
     samples: Sequence[Sample]
-    root: Path = Path()
-    folders: tuple[Path, ...] = ()
+    root: File = Path()
+    folders: tuple[File, ...] = ()
     masked: bool = False
     notes: tuple[str, ...] = ()
 
@@ -111,20 +115,20 @@ class Dataset(Sequence[Sample]):
         """Whether there are images alone, so that a detector must make the maps."""
         return not self.has_maps and not self.has_masks
 
-    def check_outside(self, run: Path, *others: Path) -> None:
+    def check_outside(self, run: Path, *others: File) -> None:
         """Refuse a run inside a folder of inputs, or of `others` that are read: the next call would find it among them."""
         for folder in (*self.folders, *others):
-            if resolved(run).is_relative_to(resolved(folder)):
+            if isinstance(folder, Path) and resolved(run).is_relative_to(resolved(folder)):
                 raise SettingsError(
                     f"{run}: the run would lie inside {folder}, which is read. Choose a folder outside."
                 )
 
 
 def load_dataset(
-    images: str | Path,
+    images: str | File,
     *,
-    maps: str | Path | None = None,
-    masks: str | Path | None = None,
+    maps: str | File | None = None,
+    masks: str | File | None = None,
     exclude: Collection[str] = (),
     with_maps: bool = True,
 ) -> Dataset:
@@ -163,15 +167,16 @@ def load_dataset(
     >>> dataset.ids, dataset.labels
     (['crack/000.png', 'good/000.png'], ['crack', 'good'])
     """
-    source = path_of(images, "images")
+    source = place_of(images, "images")
     excluded = names_of(exclude, "exclude")
-    places: dict[str, Path] = {}
+    places: dict[str, File] = {}
     if maps is not None:
-        places["map"] = _map_place(path_of(maps, "maps"))
+        places["map"] = _map_place(place_of(maps, "maps"))
     if masks is not None:
-        places["mask"] = product_folder(_folder(masks, "masks"), "ground_truth", "test")
+        places["mask"] = product_folder(_folder(place_of(masks, "masks"), "masks"), "ground_truth", "test")
     foreign: list[str] = []
-    if os.path.isfile(source) and is_table(source):
+    root: File
+    if is_table(source) and is_file(source):
         root, everything = source.parent, _read_samples(source, with_maps)
         samples = [sample for sample in everything if sample.label not in excluded]
     else:
@@ -179,6 +184,8 @@ def load_dataset(
         images_found, foreign = find_images(root, other_folders=[place for place in places.values() if place.is_dir()])
         foreign = [file for file in foreign if file.split("/")[0] not in excluded]
         everything = [Sample(id_, root / id_, label=label) for id_, label in images_found]
+        if isinstance(root, Stored) and isinstance(root.store, Tars):
+            everything = _with_members(everything, root, with_maps)
         samples = [sample for sample in everything if not excluded & {sample.label, sample.id.split("/")[0]}]
     notes = []
     if foreign:
@@ -199,12 +206,12 @@ def load_dataset(
     without_map = [sample.id for sample in samples if sample.map is None]
     if 0 < len(without_map) < len(samples):
         raise DataError(missing_maps(source, len(samples), without_map))
-    searched = [Path(place) for place in (maps, masks) if place is not None]
+    searched = [place_of(place, "maps or masks") for place in (maps, masks) if place is not None]
     folders = searched if is_table(source) else [*searched, root]
     return Dataset(tuple(samples), root, tuple(folders), notes=tuple(notes))
 
 
-def load_base(folder: str | Path) -> Dataset:
+def load_base(folder: str | File) -> Dataset:
     """Find a labelled base set: every sample has a label and a mask.
 
     Normal classes (good, normal, ok) and images without a mask are left out.
@@ -227,9 +234,11 @@ def load_base(folder: str | Path) -> Dataset:
     >>> base.ids, base.labels
     (['scratch/1.jpg'], ['scratch'])
     """
-    root = path_of(folder, "base")
+    root = place_of(folder, "base")
+    images: File
+    masks: File | None
     has_pair = (root / "images").is_dir() and (root / "masks").is_dir()
-    images, masks = (root / "images", root / "masks") if has_pair else (root, None if root.is_file() else root)
+    images, masks = (root / "images", root / "masks") if has_pair else (root, None if is_file(root) else root)
     try:
         dataset = load_dataset(images, masks=masks)
     except DataError as error:
@@ -244,8 +253,11 @@ def load_base(folder: str | Path) -> Dataset:
     return replace(dataset, samples=samples, masked=True)
 
 
-def _folder(folder: str | Path, what: str) -> Path:
-    path = path_of(folder, what)
+def _folder(path: F, what: str) -> F:
+    if isinstance(path, Stored):
+        if not path.is_dir():
+            raise MissingDataError(f"{path}: expected a folder of {what}, found nothing there")
+        return path
     if not os.path.isdir(path):
         there = os.path.lexists(path)
         error = DataError if there else MissingDataError
@@ -253,7 +265,9 @@ def _folder(folder: str | Path, what: str) -> Path:
     return path
 
 
-def _map_place(path: Path) -> Path:
+def _map_place(path: File) -> File:
+    if isinstance(path, Stored) and path.suffix.lower() == ".npy":
+        raise DataError(f"{path}: expected a folder of maps. A stack of maps must lie on this machine: copy it")
     if path.suffix.lower() == ".npy" and path.is_file():
         return path
     if path.suffix.lower() == ".npz" and path.is_file():
@@ -263,17 +277,33 @@ def _map_place(path: Path) -> Path:
     return product_folder(_folder(path, "maps, or a .npy stack of maps"), "test")
 
 
-def _read_samples(path: Path, with_maps: bool) -> list[Sample]:
+def _with_members(samples: Sequence[Sample], root: Stored, with_maps: bool) -> list[Sample]:
+    """Images of archives, with what lies beside them there."""
+    suffixes = {"map": MAP_SUFFIXES, "mask": IMAGE_SUFFIXES | {".npy"}}
+    found = belonging([sample.id for sample in samples], root, suffixes)
+    own = {str(file) for files in found.values() for file in files.values()}
+    maps, masks = found["map"] if with_maps else {}, found["mask"]
+    labels = {id_: read_class(file) for id_, file in found["cls"].items()}
+    return [
+        replace(one, map=maps.get(one.id), mask=masks.get(one.id), label=labels.get(one.id, one.label))
+        for one in samples
+        if str(one.image) not in own
+    ]
+
+
+def _read_samples(path: File, with_maps: bool) -> list[Sample]:
     wanted = ("image", "map", "mask") if with_maps else ("image", "mask")
     samples: list[Sample] = []
     line_of: dict[str, int] = {}
-    for line, cells in read_table(path):
-        entries = {name: PurePosixPath(posix(cells[name])) for name in wanted if cells.get(name)}
-        files = {name: path.parent / entry for name, entry in entries.items()}
+    rows = read_table(path)
+    entries_of = [{name: entry_of(cells[name]) for name in wanted if cells.get(name)} for _, cells in rows]
+    files_of = [{name: beside(path, entry) for name, entry in entries.items()} for entries in entries_of]
+    look_up(file for files in files_of for file in files.values())
+    for (line, cells), entries, files in zip(rows, entries_of, files_of, strict=True):
         for name, file in files.items():
-            if not os.path.isfile(file):  # False too for a name that is too long or holds a NUL
+            if not is_file(file):
                 raise MissingDataError(f"{path}, {row_name(path, line)}: the {name} {file} does not exist")
-        id_ = entries["image"].as_posix()
+        id_ = entries["image"]
         first = line_of.setdefault(posixpath.normpath(id_), line)
         if first != line:
             raise DataError(f"{path}, {row_name(path, line)}: the image {id_} is already in {row_name(path, first)}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import BadFileError
+from ..places.plain import open_plain
+from ..places.stored import File, Stored
+from .limits import memory_limit
 
 STARTS = {  # of the formats that are read
     b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"BM": "BMP", b"RIFF": "WEBP",
@@ -27,44 +28,39 @@ _BRANDS = {  # of ISO media files
 }  # fmt: skip
 
 
-def name_of(source: Path | bytes) -> str:
+def name_of(source: File | bytes) -> str:
     """What messages call a file; its bytes alone have no name."""
     return "data" if isinstance(source, bytes) else str(source)
 
 
-def as_path(source: object) -> Path:
-    """The path that `source` names, or a BadFileError that says what is expected."""
+def as_file(source: object) -> File:
+    """The file that `source` is or names, or a BadFileError that says what is expected."""
+    if isinstance(source, Stored):
+        return source
     if isinstance(source, str | Path):
         return Path(source)
     raise BadFileError(f"expected a path or a NumPy array, got {type(source).__name__}")
 
 
-def reason(error: Exception) -> str:
-    """Why a file could not be read, in a few words."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
+def open_file(place: File) -> BinaryIO:
+    """The file opened for reading bytes; a BadFileError if it is missing, a folder, a pipe, a device, locked or empty.
 
-
-def open_file(path: Path) -> BinaryIO:
-    """The file opened for reading bytes; a BadFileError if it is missing, a folder, a pipe, a device, locked or empty."""
+    What lies in a store is fetched, if it is not larger than anything that is read here.
+    """
+    if isinstance(place, Path):
+        return open_plain(place)
     try:
-        _check_plain(path, path.stat())  # first: to open some devices does something
-        # What has become a pipe since would let us wait for somebody to write into it.
-        file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)), "rb")
-        try:
-            _check_plain(path, os.fstat(file.fileno()))
-        except BadFileError:
-            file.close()
-            raise
-        return file
-    except BadFileError:
-        raise
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise BadFileError(f"{path}: cannot be read ({reason(error)})") from error
+        n_bytes = place.stat().st_size
+    except FileNotFoundError as error:
+        raise BadFileError(f"{place}: cannot be read (No such file or directory)") from error
+    if n_bytes > memory_limit():
+        raise BadFileError(
+            f"{place}: too large: the file has {n_bytes:,} bytes, more than the limit of {memory_limit():,}"
+        )
+    return place.open()
 
 
-def begins_as_image(path: Path) -> bool:
+def begins_as_image(path: File) -> bool:
     """Whether a file begins as images do that are read: enough to hand it on, not to say that it is whole."""
     try:
         with open_file(path) as file:
@@ -94,11 +90,3 @@ def found_in(start: bytes) -> str:
     if start[128:132] == b"DICM":
         return "DICOM"
     return next((name for begin, name in _OTHER_STARTS.items() if start.startswith(begin)), "something else")
-
-
-def _check_plain(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        found = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or pipe"
-        raise BadFileError(f"{path}: expected a file, found {found}")
-    if status.st_size == 0:
-        raise BadFileError(f"{path}: the file is empty")

@@ -11,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DataError, MissingDataError, WrongTypeError
-from ..paths import path_of
+from ..places.names import file_named, is_remote, place_of
+from ..places.stored import File, Stored
 from .dataset import Dataset, Sample, load_base, load_dataset
 from .layouts import find_files, find_images, product_folder
 from .maps import MAP_SUFFIXES
 
-Source = str | Path | npt.NDArray[Any]
-Sources = Sequence[Source | None] | npt.NDArray[Any] | str | Path
-Base = tuple[Sequence[Source], Sequence[Source], Sequence[Any]] | str | Path
+Source = str | File | npt.NDArray[Any]
+Sources = Sequence[Source | None] | npt.NDArray[Any] | str | File
+Base = tuple[Sequence[Source], Sequence[Source], Sequence[Any]] | str | File
 
 
 def gather(
@@ -52,8 +53,8 @@ def gather(
         raise DataError("give either maps (--maps) or masks (--masks), and not both: one for each image.")
     if bare and (maps is not None or masks is not None):
         raise DataError("give maps, masks or a detector, only one of them.")
-    if isinstance(images, str | Path):
-        if not all(value is None or isinstance(value, str | Path) for value in (maps, masks)):
+    if isinstance(images, str | File):
+        if not all(value is None or isinstance(value, str | File) for value in (maps, masks)):
             raise DataError(
                 "images are a folder or table, so maps or masks must be a folder too, or maps a .npy stack."
             )
@@ -82,7 +83,7 @@ def gather_base(base: Base | Dataset | None) -> Dataset | None:
     """The labelled base set: (images, masks, labels), or a folder; every sample has a mask and a label."""
     if base is None or isinstance(base, Dataset):
         return base
-    if isinstance(base, str | Path):
+    if isinstance(base, str | File):
         return load_base(base)
     parts = _listed(base, "base")
     if len(parts) != 3 or any(part is None for part in parts):
@@ -110,13 +111,13 @@ def gather_normal(normal: Sources | Dataset | None, maps: Sources | None = None)
         return _normal_with_maps(normal, maps)
     if normal is None:
         return Dataset(())
-    if not isinstance(normal, str | Path):
+    if not isinstance(normal, str | File):
         if not isinstance(normal, Dataset):
             normal = _listed(normal, "normal")
         if not len(normal):
             raise DataError("normal: expected at least one image of a normal product, but the list is empty.")
         return gather(normal)
-    folder = path_of(normal, "normal")
+    folder = place_of(normal, "normal")
     if not folder.is_dir():
         error = DataError if folder.exists() else MissingDataError
         raise error(f"{folder}: expected a folder of normal images (--normal).")
@@ -133,17 +134,18 @@ def gather_normal(normal: Sources | Dataset | None, maps: Sources | None = None)
 
 def _normal_with_maps(normal: Sources | Dataset | None, maps: Sources) -> Dataset:
     if normal is not None:
-        if not isinstance(normal, str | Path) or not isinstance(maps, str | Path):
+        if not isinstance(normal, str | File) or not isinstance(maps, str | File):
             return gather(normal, maps)
         root = gather_normal(normal).root  # train/good of a product, with the messages of a folder without maps
-        return replace(load_dataset(root or normal, maps=maps), folders=(Path(normal), Path(maps)))
-    if not isinstance(maps, str | Path):
+        folders = (place_of(normal, "normal"), place_of(maps, "normal_maps"))
+        return replace(load_dataset(root or normal, maps=maps), folders=folders)
+    if not isinstance(maps, str | File):
         listed = enumerate(_listed(maps, "normal_maps"))
         sources = [_source(value, f"normal map {index}") for index, value in listed]
         if not sources:
             raise DataError("normal_maps: expected at least one map of a normal product, but the list is empty.")
         return Dataset([Sample(_name(index, source), source, source) for index, source in enumerate(sources)])
-    folder = path_of(maps, "normal_maps")
+    folder = place_of(maps, "normal_maps")
     names = find_files(folder, MAP_SUFFIXES) if folder.is_dir() else []
     if not names:
         raise DataError(f"{folder}: expected a folder of anomaly maps of normal images (--normal-maps), none found.")
@@ -154,7 +156,7 @@ def _normal_with_maps(normal: Sources | Dataset | None, maps: Sources) -> Datase
 def _matched(values: Sources | None, count: int, what: str) -> list[Any]:
     if values is None:
         return [None] * count
-    if isinstance(values, str | Path):
+    if isinstance(values, str | File):
         raise DataError(f"images are a list, so {what}s must be a list too, one for each image.")
     listed = enumerate(_listed(values, f"{what}s"))
     found = [None if value is None else _source(value, f"{what} {i}") for i, value in listed]
@@ -163,9 +165,11 @@ def _matched(values: Sources | None, count: int, what: str) -> list[Any]:
     return found
 
 
-def _source(value: object, what: str) -> Path | npt.NDArray[Any]:
+def _source(value: object, what: str) -> File | npt.NDArray[Any]:
+    if isinstance(value, Stored) or is_remote(value):
+        return place_of(value, what)
     if isinstance(value, str | Path):
-        return Path(value)
+        return file_named(value)
     if isinstance(value, np.ndarray):
         return value
     raise WrongTypeError(f"{what}: expected a path or a NumPy array, but got {type(value).__name__}.")
@@ -181,4 +185,6 @@ def _listed(values: Any, what: str) -> list[Any]:
 
 
 def _name(index: int, image: object) -> str:
+    if isinstance(image, Stored) or is_remote(image):
+        return str(image)
     return Path(image).as_posix() if isinstance(image, str | Path) else f"image_{index:06d}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import AnomalyNCDError, BadFileError
-from .files import LONGEST_START, as_path, format_of, found_in, name_of, open_file, reason
+from ..places.plain import reason
+from ..places.stored import File
+from .files import LONGEST_START, as_file, format_of, found_in, name_of, open_file
 from .limits import TooLarge
 from .pictures import Convert, read_picture, strips
 from .tiff import read_tiff
@@ -23,7 +24,7 @@ OTHER_IMAGE_SUFFIXES = frozenset({  # of images that users have but that are not
 _FLOAT_TOLERANCE = 1e-4  # arithmetic on 0..1 images overshoots by a little
 
 
-def read_image(source: str | Path | bytes | NDArray[Any], *, max_pixels: int | None = None) -> NDArray[np.uint8]:
+def read_image(source: str | File | bytes | NDArray[Any], *, max_pixels: int | None = None) -> NDArray[np.uint8]:
     """Read one image, whatever its kind, as 8-bit RGB.
 
     Grey becomes three equal channels, palette and CMYK become RGB, EXIF orientation is applied, and 16-bit
@@ -54,13 +55,13 @@ def read_image(source: str | Path | bytes | NDArray[Any], *, max_pixels: int | N
     """
     if isinstance(source, np.ndarray):
         return _to_rgb8(source, "image array")
-    held = source if isinstance(source, bytes) else as_path(source)
+    held = source if isinstance(source, bytes) else as_file(source)
     pixels, _ = decode(held, max_pixels=max_pixels, convert=lambda some: _to_rgb8(some, name_of(held)))
     return np.ascontiguousarray(pixels)
 
 
 def decode(
-    source: Path | bytes,
+    source: File | bytes,
     *,
     palette_indices: bool = False,
     max_pixels: int | None = None,

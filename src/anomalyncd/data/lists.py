@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from pathlib import Path
+from io import TextIOWrapper
 from typing import Any
 
 from ..errors import DataError
 from ..paths import suffix_of
+from ..places.stored import File
 
 TABLE_SUFFIXES = frozenset({".csv", ".parquet"})
 _START = 4096  # bytes
 _COLUMNS = ("image", "map", "mask", "label")
 
 
-def is_table(path: str | Path) -> bool:
+def is_table(path: str | File) -> bool:
     """Whether this is called as a list of images rather than as a folder of them."""
     return suffix_of(str(path)) in TABLE_SUFFIXES
 
 
-def row_name(table: Path, line: int) -> str:
+def row_name(table: File, line: int) -> str:
     """What a message calls a row: lines of a CSV can be looked up in any editor, Parquet has none."""
     return f"{'row' if suffix_of(table.name) == '.parquet' else 'line'} {line}"
 
 
-def read_table(path: Path) -> list[tuple[int, dict[str, str]]]:
+def read_table(path: File) -> list[tuple[int, dict[str, str]]]:
     """(line, cells by column) for each row of a table that has a column `image`; lower-case columns, no spaces.
 
     In a CSV the line is that of the file, in Parquet the number of the row, from 1; there, only the columns of a list of
@@ -38,7 +39,7 @@ def read_table(path: Path) -> list[tuple[int, dict[str, str]]]:
     return table
 
 
-def check_text(path: Path) -> None:
+def check_text(path: File) -> None:
     """Refuse what is no text before all of it is read: it may have no line to end with."""
     try:
         with path.open("rb") as file:
@@ -48,10 +49,10 @@ def check_text(path: Path) -> None:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _read_csv(path: Path) -> list[tuple[int, dict[str, str]]]:
+def _read_csv(path: File) -> list[tuple[int, dict[str, str]]]:
     check_text(path)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with TextIOWrapper(path.open("rb"), encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file, restval="")
             rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
             _check_columns(path, rows.fieldnames)
@@ -63,14 +64,14 @@ def _read_csv(path: Path) -> list[tuple[int, dict[str, str]]]:
         raise DataError(f"{path}: expected a CSV table in UTF-8 ({error})") from error
 
 
-def _read_parquet(path: Path) -> list[tuple[int, dict[str, str]]]:
+def _read_parquet(path: File) -> list[tuple[int, dict[str, str]]]:
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
         raise DataError(f"{path}: Parquet needs pyarrow: pip install 'anomalyncd[parquet]', or give a CSV") from None
     try:
-        with parquet.ParquetFile(path) as file:
+        with path.open("rb") as held, parquet.ParquetFile(held) as file:
             names = {name.strip().lower(): name for name in file.schema_arrow.names}
             _check_columns(path, list(names))
             wanted = [name for name in _COLUMNS if name in names]
@@ -83,7 +84,7 @@ def _read_parquet(path: Path) -> list[tuple[int, dict[str, str]]]:
     return [(line, dict(zip(wanted, row, strict=True))) for line, row in enumerate(zip(*cells, strict=True), start=1)]
 
 
-def _cell(path: Path, name: str, value: Any) -> str:
+def _cell(path: File, name: str, value: Any) -> str:
     if isinstance(value, str):
         return value.strip()
     if value is None or value != value:  # NaN: how pandas stores an empty cell of a column of numbers
@@ -94,6 +95,6 @@ def _cell(path: Path, name: str, value: Any) -> str:
     raise DataError(f"{path}: expected text in the column '{name}', found {type(value).__name__}")
 
 
-def _check_columns(path: Path, names: Sequence[str]) -> None:
+def _check_columns(path: File, names: Sequence[str]) -> None:
     if "image" not in names:
         raise DataError(f"{path}: expected a column 'image', found {', '.join(names) or 'none'}")

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadFileError, DataError
+from ..errors import AnomalyNCDError, BadFileError, DataError
 from ..paths import posix
-from .files import as_path, name_of, open_file
+from ..places.names import file_named
+from ..places.stored import File
+from .files import as_file, name_of, open_file
 from .images import decode
 from .limits import TooLarge, room
 from .lists import read_table
@@ -41,7 +43,7 @@ class StackRow:
         return f"{self.path}[{self.index}]"
 
     @staticmethod
-    def parse(text: str) -> Path | StackRow:
+    def parse(text: str) -> File | StackRow:
         """The inverse of `str`, of a row or of a path; a file that is called like a row stays one.
 
         Examples
@@ -50,7 +52,7 @@ class StackRow:
         17
         """
         found = re.fullmatch(r"(.+\.npy)\[(\d+)\]", text, flags=re.IGNORECASE | re.DOTALL)
-        return StackRow(Path(found[1]), int(found[2])) if found and not os.path.exists(text) else Path(text)
+        return StackRow(Path(found[1]), int(found[2])) if found and not os.path.exists(text) else file_named(text)
 
     def stat(self) -> os.stat_result:
         """Of the whole stack: a row is as new as its file."""
@@ -58,7 +60,7 @@ class StackRow:
 
 
 def read_map(
-    source: str | Path | bytes | StackRow | NDArray[Any], *, max_pixels: int | None = None
+    source: str | File | bytes | StackRow | NDArray[Any], *, max_pixels: int | None = None
 ) -> NDArray[np.float32]:
     """Read one anomaly map.
 
@@ -107,7 +109,7 @@ def read_map(
         return out
 
 
-def read_mask(source: str | Path | bytes | NDArray[Any], *, max_pixels: int | None = None) -> NDArray[np.bool_]:
+def read_mask(source: str | File | bytes | NDArray[Any], *, max_pixels: int | None = None) -> NDArray[np.bool_]:
     """Read one defect mask: whatever is not zero is defect, in a picture whatever is brighter than half.
 
     A picture that reaches the upper half of its range (0/255, often with soft or noisy edges, as MTD's masks have) is cut
@@ -176,7 +178,7 @@ def read_row_names(stack: Path) -> tuple[Path, list[str]] | None:
 
 @contextmanager
 def _opened(
-    source: str | Path | bytes | StackRow | NDArray[Any],
+    source: str | File | bytes | StackRow | NDArray[Any],
     name: str,
     max_pixels: int | None,
     *,
@@ -192,7 +194,7 @@ def _opened(
             raise BadFileError(f"{name}: the stack holds only {len(stack)} maps by now")
         values = _without_single_axes(stack[source.index])
     else:
-        held = source if isinstance(source, bytes) else as_path(source)
+        held = source if isinstance(source, bytes) else as_file(source)
         name = name_of(held)
         if not (held.startswith(_NPY_START) if isinstance(held, bytes) else held.suffix.lower() == ".npy"):
             values, picture_format = decode(held, palette_indices=palette_indices, max_pixels=max_pixels)
@@ -209,7 +211,7 @@ def _opened(
         yield values, name, ""
 
 
-def _open_npy(source: Path | bytes) -> NDArray[Any]:
+def _open_npy(source: File | bytes) -> NDArray[Any]:
     """The array of an NPY file, mapped into memory rather than read, or of its bytes.
 
     Not by `np.load`, which takes the memory that a header promises, whatever the file holds.
@@ -220,7 +222,10 @@ def _open_npy(source: Path | bytes) -> NDArray[Any]:
             data = source
         else:
             with open_file(source) as opened:
-                data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+                try:
+                    data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+                except io.UnsupportedOperation:  # a small one of a store, in memory already
+                    data = opened.read()
         file = io.BytesIO(data[:_LONGEST_HEADER])
         version = np.lib.format.read_magic(file)
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -230,7 +235,7 @@ def _open_npy(source: Path | bytes) -> NDArray[Any]:
         count = math.prod(shape)
         values = np.frombuffer(data, dtype, count, file.tell()) if count else np.empty(0, dtype)
         return values.reshape(shape, order="F" if by_columns else "C")
-    except BadFileError:
+    except AnomalyNCDError:
         raise
     except Exception as error:  # the header is parsed as Python, so damage shows in many ways
         raise BadFileError(f"{name_of(source)}: expected a NumPy .npy array of numbers ({error})") from error

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import cv2
 import numpy as np
 import pandas as pd
 
 from ..data.images import read_image
-from ..errors import BadFileError
+from ..errors import BadFileError, StoreError
+from ..places.names import file_named
 from ..report.canvas import Picture, fitted
 from ..report.source import Look
 from .figures import DayFigures
@@ -39,8 +38,8 @@ def newest(table: DayTable, figures: DayFigures) -> list[tuple[Look, list[tuple[
 
 def _picture(table: DayTable, row: dict[object, object]) -> Picture | None:
     try:
-        image = read_image(Path(str(row["file"])), max_pixels=MOST_PIXELS) if row["file"] else None
-    except BadFileError:
+        image = read_image(file_named(str(row["file"])), max_pixels=MOST_PIXELS) if row["file"] else None
+    except (BadFileError, StoreError):
         image = None
     if image is None:
         return None

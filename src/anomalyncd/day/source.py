@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..errors import DataError, MissingDataError, SettingsError
+from ..errors import DataError, MissingDataError, SettingsError, StoreError
 from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
 from ..paths import path_of
+from ..places.names import file_named
+from ..places.stored import File, Stored
 from ..report.source import COLOURS, NORMAL_COLOUR, SHAPES, UNKNOWN_COLOUR, Look
 
 SQLITE = (".sqlite", ".sqlite3", ".db")
@@ -49,7 +51,7 @@ class DayTable:
         return sorted(set(self.images["day"]) - {""}) or [""]
 
 
-def read_table(path: Path, *, time: str = "time", begin: int = 0, root: Path | None = None) -> DayTable:
+def read_table(path: Path, *, time: str = "time", begin: int = 0, root: File | None = None) -> DayTable:
     """Read a table.
 
     Parameters
@@ -139,13 +141,15 @@ def _joined(files: Sequence[Path]) -> pd.DataFrame:
     return pd.concat(some, ignore_index=True)
 
 
-def _files(images: pd.DataFrame, root: Path | None) -> pd.Series:
+def _files(images: pd.DataFrame, root: File | None) -> pd.Series:
     """Where each image lies, "" where nothing tells."""
     if "file" in images:
         return images["file"].fillna("").astype(str)
     names = images["image"].astype(str)
     if root is None:
         return names.where(names.map(os.path.isabs), "")
+    if isinstance(root, Stored):
+        return names.map(lambda name: str(root / name))
     return f"{path_of(root, '--images')}{os.sep}" + names
 
 
@@ -167,8 +171,8 @@ def _times(images: pd.DataFrame, column: str, path: Path) -> pd.Series:
 def _changed(file: str) -> pd.Timestamp:
     """When a file was written, by the clock of this machine; NaT where it is gone."""
     try:
-        seconds = os.stat(file).st_mtime if file else None
-    except (OSError, ValueError):
+        seconds = file_named(file).stat().st_mtime_ns / 1e9 if file else None
+    except (OSError, ValueError, StoreError):
         seconds = None
     return pd.NaT if seconds is None else pd.Timestamp.fromtimestamp(seconds)  # type: ignore[return-value]
 

@@ -9,6 +9,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -53,12 +54,14 @@ class Detector(ABC):
     needs_normal : whether `fit` needs images of normal products; otherwise the images are compared with each other
     progress : where a `fit` that takes long shows how far it is
     workspace : folder where it may keep what a killed call has learned from the same images, for the next one; None: nowhere
+    suspects : place of each image of the last `fit` that seems to show a defect and was left out, and how odd it is
     """
 
     name: ClassVar[str]
     needs_normal: ClassVar[bool]
     progress: Silent = Silent()
     workspace: Path | None = None
+    suspects: Mapping[int, float] = MappingProxyType({})
 
     @property
     def is_ready(self) -> bool:

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..assign.alike import SHARE
+from ..assign.contamination import odd_images
 from ..errors import DataError
 from ..grid import TokenGrid
 from .base import Picture, check_least, check_windows
@@ -22,6 +24,8 @@ from .memory import MemoryDetector
 from .tokens import neighbourhood
 
 QUERIES = 1024  # patches compared with the bank in one matrix product
+PROBES = 5  # rows of an image that tell whether it is a copy of another
+NEARER = SHARE**0.5  # than usual, as `SHARE` of 1 − cosine
 CANDIDATES = 256  # rows that the next ones of a greedy coreset are looked for among
 
 
@@ -70,7 +74,7 @@ class PatchCore(MemoryDetector):
         return PatchBank(tensors["bank"], self.radius, tensors["owner"])
 
     def fit(self, normal_images: Iterable[Picture]) -> PatchCore:
-        """Remember a coreset of the patches of normal images."""
+        """Remember a coreset of the patches of normal images, but not of those that seem to show a defect."""
         return self.fit_tokens(self.look(normal_images))
 
     def look(self, images: Iterable[Picture]) -> Iterator[list[TokenGrid]]:
@@ -84,6 +88,10 @@ class PatchCore(MemoryDetector):
         features, owner = self._pool(seen)
         if not len(features):
             raise DataError("PatchCore needs normal images to learn from, and there is none that can be read.")
+        self.suspects = odd_images(features.cpu().numpy(), owner.numpy(), self.seed)
+        if self.suspects:
+            clean = ~torch.isin(owner, torch.tensor(list(self.suspects)))
+            features, owner = features[clean], owner[clean]
         kept = greedy_coreset(features, self.bank_size, seed=self.seed)
         self.restore({"bank": features[kept], "owner": owner[kept]})
         return self
@@ -260,18 +268,45 @@ class PatchBank(nn.Module):
     def nearest(self, queries: Tensor, without: int | None = None) -> tuple[Tensor, Tensor]:
         """Euclidean distance to the nearest row, and which it is: (Q, D) → (Q,) float32, (Q,) int64.
 
-        Rows of the image `without` do not count.
+        Rows of the image `without`, which the queries are of, do not count, nor those of its copies, see `kin`.
         """
         if without is None and self.index is not None:
             squared, found = self.index.search(queries.contiguous().numpy(), 1)
             return torch.from_numpy(squared[:, 0]).clamp(min=0).sqrt(), torch.from_numpy(found[:, 0])
-        distances, places = zip(*(self._search(some, without) for some in queries.split(QUERIES)), strict=True)
+        hidden = None if without is None else torch.isin(self.owner, self.kin(queries, without))
+        distances, places = zip(*(self._search(some, hidden) for some in queries.split(QUERIES)), strict=True)
         return torch.cat(distances), torch.cat(places)
 
-    def _search(self, queries: Tensor, without: int | None = None) -> tuple[Tensor, Tensor]:
+    def kin(self, queries: Tensor, image: int) -> Tensor:
+        """The image and its copies, or shots of the same part: most of their rows are far nearer than usual to its patches.
+
+        Queries (Q, D) of the image → (K,) int64; where all are copies, only itself.
+        """
+        own = torch.tensor([image], device=self.rows.device)
+        owner = self.owner[self.probes]
+        others, place = owner[owner != image].unique(return_inverse=True)
+        if len(others) < 2:
+            return own
+        probes = self.rows[self.probes[owner != image]]
+        near = torch.cat([torch.cdist(some, queries).amin(dim=1) for some in probes.split(QUERIES)])
+        typical = torch.stack([near[place == other].median() for other in range(len(others))])
+        kin = others[typical < NEARER * typical.median()]
+        return own if len(kin) == len(others) else torch.cat([own, kin])
+
+    @cached_property
+    def probes(self) -> Tensor:
+        """A few rows of each image that has as many."""
+        order = self.owner.argsort(stable=True)
+        _, counts = self.owner.unique(return_counts=True)
+        first = counts.cumsum(0) - counts
+        return torch.cat(
+            [order[a : a + PROBES] for a, n in zip(first, counts, strict=True) if n >= PROBES] or [order[:0]]
+        )
+
+    def _search(self, queries: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
         relative = torch.addmm(self.squared, queries, self.rows.T, alpha=-2)
-        if without is not None:
-            relative[:, self.owner == without] = float("inf")
+        if hidden is not None:
+            relative[:, hidden] = float("inf")
         found = relative.min(dim=1)
         return (found.values + (queries**2).sum(1)).clamp(min=0).sqrt(), found.indices
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..assign import large
 from ..assign.count import CountEstimate, estimate_count
 from ..assign.false_alarms import add_looks
 from ..assign.normal_kind import normal_kind
@@ -16,8 +17,8 @@ from ..known.seeded import Marked, count_with_known, robust_clusters
 from ..learn.classifier import Classifier, FeatureParts
 from ..learn.cluster import by_size, centres, check_enough, stable_temperature, ward_kmeans
 from ..learn.distributed import process_group
-from ..learn.features import FeatureSpace
 from ..learn.fit import RegionSet, fit_classifier, is_banked
+from ..learn.rows import fit_space, vectors
 from ..progress import Silent
 from ..regions.find import by_content, first_regions, strengths
 from ..regions.network import make_encoder
@@ -100,8 +101,8 @@ def _learn_known(
     order = by_content(novel.regions)
     used = order[(np.isin(order, used) & ~known.normal[order]) | (kinds[order] >= 0)]
     own = {name: novel.parts[name][used] for name in config.features.weights()}
-    space = FeatureSpace(config.features.weights()).fit(own, center=config.features.center)
-    features, count = space.transform(own), None
+    space = fit_space(config.features.weights(), own, center=config.features.center)
+    features, count = vectors(space, own), None
     if not len(model.classes):
         found = count_classes(novel.parts, used, config, progress)
         total = count_with_known(features, kinds[used], found.count, config.random_state)
@@ -118,7 +119,7 @@ def _learn_known(
     check_enough(len(used), n_classes)
     labels, doubtful = robust_clusters(features, kinds[used], n_classes, config.random_state)
     weight = centres(features, labels, n_classes)
-    weight[~weight.any(axis=1)] = -features[0]  # alike regions make fewer clusters than asked for
+    weight[~weight.any(axis=1)] = -features[:1][0]  # alike regions make fewer clusters than asked for
     weight /= np.maximum(np.linalg.norm(weight, axis=1, keepdims=True), 1e-12)
     model.classifier = Classifier(space, weight, 0, stable_temperature(features, weight, config.random_state))
     model.names |= dict(enumerate(known.names, start=1))
@@ -192,11 +193,11 @@ def _put_normal_first(model: DiscoveryModel, novel: RegionStore, used: Rows) -> 
     model.classifier.renumber(order)
 
 
-def _features(parts: FeatureParts, used: Rows, config: Config) -> npt.NDArray[np.float32]:
+def _features(parts: FeatureParts, used: Rows, config: Config) -> large.Rows:
     """Unit vectors (U, D) of the used regions, in the space of frozen features that is fitted to them."""
     weights = config.features.weights()
     own = {name: parts[name][used] for name in weights}
-    return FeatureSpace(weights).fit(own, center=config.features.center).transform(own)
+    return vectors(fit_space(weights, own, center=config.features.center), own)
 
 
 def count_classes(parts: FeatureParts, used: Rows, config: Config, progress: Silent) -> CountEstimate:

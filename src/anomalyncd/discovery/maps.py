@@ -19,6 +19,7 @@ from ..detect import Detector, build_detector
 from ..detect.memory import MemoryDetector
 from ..detect.tokens import TokenDetector
 from ..errors import AnomalyNCDError, DataError, RunError
+from ..known.normal_images import suspects_table, warn_of_overlap
 from ..progress import Advance, Silent
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord, report_files
@@ -31,6 +32,7 @@ from ..run.tables import read_csv, to_csv
 
 MAP_SCORES = f"{MAPS}/scores.csv"
 NORMAL_TABLE = f"{NORMAL_MAPS}/maps.csv"
+SUSPECTS = "suspects.csv"
 MOST_HELD_OUT = 100  # normal images, evenly spread, that tell how normal ones score
 
 
@@ -64,7 +66,7 @@ def make_maps(
         if earlier is not None:
             save_detector(made, folder)
         elif made.needs_normal or normal:
-            _warn_of_overlap(samples, normal, stages.progress)
+            warn_of_overlap(samples, normal, stages.progress)
             made = stages.once("detector", key, lambda: _stored(folder, config), lambda: _fit(stages, made, normal))
         # A detector that compares the images with each other may take some as references: not those of the first folder.
         order = None if made.needs_normal else content_order(samples)
@@ -83,7 +85,7 @@ def make_maps(
             )
         earlier = None if fitted is None else read_detector(fitted, stages.config)  # before anything is taken away
         folder.drop_results()  # maps that are written anew are others to all that follows
-    outputs = (MAPS, NORMAL_MAPS, DETECTOR, CHECKSUMS, SCORES, METRICS, TRAINING)
+    outputs = (MAPS, NORMAL_MAPS, SUSPECTS, DETECTOR, CHECKSUMS, SCORES, METRICS, TRAINING)
     return with_maps, stages.once("maps", key, lambda: known, make, *outputs)
 
 
@@ -150,10 +152,12 @@ def _fit(stages: Stages, detector: Detector, normal: Sequence[Sample]) -> Detect
     folder, config, progress = stages.folder, stages.config, stages.progress
     with stages.timed("fitting"):
         readable = _fitted_on(stages, detector, normal)
+    if (odd := suspects_table(detector.suspects, readable, progress)) is not None:
+        folder.write_text(SUSPECTS, to_csv(odd))
     save_detector(detector, folder)
-    places = sorted(
-        set(np.linspace(0, len(readable) - 1, min(MOST_HELD_OUT, len(readable))).round().astype(int).tolist())
-    )
+    clean = [place for place in range(len(readable)) if place not in detector.suspects]
+    chosen = np.unique(np.linspace(0, len(clean) - 1, min(MOST_HELD_OUT, len(clean))).round().astype(int))
+    places = [clean[place] for place in chosen]
     # Others than those with a memory may know no more, once they were stored, what they had learned from.
     engine, size = (stages.engine, SHARD) if isinstance(detector, MemoryDetector) else (Engine(), MOST_HELD_OUT)
     with stages.timed("normal images"), progress.task("Scores of normal images", len(places)) as advance:
@@ -200,16 +204,6 @@ def _fitted_on(stages: Stages, detector: Detector, normal: Sequence[Sample]) -> 
     records = sorted(read.records, key=lambda record: record.index)
     report_files(records, progress)
     return [normal[record.index] for record in records if not record.error]
-
-
-def _warn_of_overlap(samples: Sequence[Sample], normal: Sequence[Sample], progress: Silent) -> None:
-    """Defects among the normal images would be learned as normal; some images in both sets are a user's choice."""
-    known = {sample.image.absolute() for sample in normal if isinstance(sample.image, Path)}
-    if known and all(isinstance(sample.image, Path) and sample.image.absolute() in known for sample in samples):
-        progress.warn(
-            "all images to look at are among the normal images (--normal), so that what is wrong with them is learned "
-            "as normal."
-        )
 
 
 def _stored(folder: RunFolder, config: Config) -> Detector | None:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .. import __version__
 from ..assign.false_alarms import FalseAlarms
 from ..assign.images import novel_probabilities, with_normal
+from ..assign.large import at
 from ..assign.product import Product, fit_product
 from ..assign.unknown import UnknownScore, fit_unknown
 from ..binarize.base import Binarizer
@@ -27,6 +28,7 @@ from ..errors import DataError, MissingRunError, RunError
 from ..labels import NORMAL, default_name
 from ..learn.classifier import Classifier, FeatureParts
 from ..learn.features import TokenNetwork
+from ..learn.rows import block_rows
 from ..regions.extract import Extractor
 from ..regions.find import Region, first_regions, strengths
 from ..regions.network import Say, make_vit
@@ -67,6 +69,8 @@ class DiscoveryModel:
 
     def __post_init__(self) -> None:
         self._vit: MaskGuidedViT | None = None
+        self._asked: tuple[object, ...] = ()  # what the unknown score was fitted to last, and what it said
+        self._scores = np.empty(0)
         if not len(self.classes) and self.config.n_classes != "auto":
             self.set_count(self.config.n_classes)
 
@@ -138,16 +142,17 @@ class DiscoveryModel:
         score_of = {record.index: record.score for record in images}
         first = first_regions(regions)
         places = {index: place for place, index in enumerate(first)}
-        looks = parts["image"][list(first.values())].astype(np.float32).mean(axis=1) if "image" in parts else None
+        looks = None
+        if "image" in parts and self.false_alarms.looks is not None:
+            looks = parts["image"][list(first.values())].astype(np.float32).mean(axis=1)
         of_images = self.false_alarms.of_images([score_of[index] for index in first], looks, rate)
         of_image = np.array([places[region.index] for region in regions])
         low, high = self.binarizer.low_, self.binarizer.high_
         peaks = low + np.array([region.score for region in regions]) * (high - low)
         chance: npt.NDArray[np.float64] = np.maximum(of_images[of_image], self.false_alarms.of_regions(peaks))
-        strength = strengths(regions)
-        for image in range(len(first)):
-            own = np.flatnonzero(of_image == image)
-            chance[own[strength[own].argmax()]] = of_images[image]
+        strongest = np.lexsort((-strengths(regions), of_image))  # of equals the first one
+        _, one_each = np.unique(of_image[strongest], return_index=True)
+        chance[strongest[one_each]] = of_images
         return chance
 
     def region_probabilities(
@@ -174,17 +179,23 @@ class DiscoveryModel:
 
         known : (R,) bool, regions that have a class; the others are no references, or more like them would seem known
         """
-        self.unknown = None
         if self.classifier is None or not regions:
+            self.unknown = None
             return np.zeros(len(regions))
+        asked = (parts, regions, known, self.classifier.space, self.config)
+        if len(self._asked) == len(asked) and all(one is other for one, other in zip(self._asked, asked, strict=True)):
+            return self._scores.copy()
+        self._asked = ()
         known = np.ones(len(regions), bool) if known is None else known
         images, scores = np.array([region.index for region in regions]), np.zeros(len(regions))
-        blocks, weights = self.classifier.space.blocks(parts)
+        blocks, weights = block_rows(self.classifier.space, parts)
         self.unknown, scores[known] = fit_unknown(
-            blocks[known], weights, images[known], self.config.unknown.false_rate, center=self.config.features.center
-        )
-        scores[~known] = self.unknown(blocks[~known])
-        return scores
+            at(blocks, known), weights, images[known], self.config.unknown.false_rate,
+            center=self.config.features.center, seed=self.config.random_state,
+        )  # fmt: skip
+        scores[~known] = self.unknown(at(blocks, ~known))
+        self._asked, self._scores = asked, scores
+        return scores.copy()
 
     def fit_product(
         self, scenes: npt.NDArray[np.float16] | None, known: npt.NDArray[np.bool_] | None = None
@@ -196,7 +207,9 @@ class DiscoveryModel:
         """
         self.product, scores = None, None
         if scenes is not None:
-            self.product, scores = fit_product(scenes.astype(np.float32), self.config.unknown.foreign_rate, known)
+            self.product, scores = fit_product(
+                scenes.astype(np.float32), self.config.unknown.foreign_rate, known, self.config.random_state
+            )
         return scores
 
     def foreign(self, scenes: npt.NDArray[np.float16] | None) -> npt.NDArray[np.float64] | None:
@@ -212,7 +225,7 @@ class DiscoveryModel:
         chance = self.false_alarm_probability(parts, regions, images)
         if self.unknown is not None and self.classifier is not None and regions:
             alarms = chance <= self.config.detect.false_alarms
-            scores = np.where(alarms, self.unknown(self.classifier.space.blocks(parts)[0]), 0.0)
+            scores = np.where(alarms, self.unknown(block_rows(self.classifier.space, parts)[0]), 0.0)
             probabilities[scores > 0.5] = np.nan
         return probabilities, scores, chance
 

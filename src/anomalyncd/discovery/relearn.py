@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from ..assign.large import at
 from ..errors import DataError
 from ..labels import NOT_THIS_PRODUCT, default_name
 from ..learn.classifier import FeatureParts
 from ..learn.cluster import centres
 from ..learn.refine import refine
+from ..learn.rows import vectors
 from ..progress import Silent
 from ..regions.drawn import Drawn
 from ..regions.find import Region
@@ -149,7 +151,7 @@ def _learn_heads(state: RunState, wanted: npt.NDArray[np.int64], fixed: npt.NDAr
     """A row of the head for each class that has regions, and for the normal one where it is learned."""
     model, classifier = state.model, state.model.classifier
     assert classifier is not None
-    features = classifier.space.transform(state.features)
+    features = vectors(classifier.space, state.features)
     heads = dict(zip(model.learned_classes.tolist(), classifier.weight[classifier.n_base :], strict=True))
     # False alarms that a person found, one by one or as a class, make "normal" a class to be learned where it was none.
     model.learns_normal |= bool((wanted[fixed | (wanted != state.labels)] == 0).any())
@@ -159,12 +161,13 @@ def _learn_heads(state: RunState, wanted: npt.NDArray[np.int64], fixed: npt.NDAr
     learned = model.learned_classes
     known = np.isin(wanted, learned)  # not those that are false alarms by their score alone, or of an unknown kind
     target = np.searchsorted(learned, wanted[known])
-    start = centres(features[known], target, len(learned))
+    own = at(features, known)
+    start = centres(own, target, len(learned))
     for place, label in enumerate(learned.tolist()):
         now, before = wanted == label, state.labels == label
         # A head goes on from where it is, unless a merge or a split made another class of it.
         if label in heads and 2 * (now & before).sum() >= (now | before).sum():
             start[place] = heads[label]
     start /= np.maximum(np.linalg.norm(start, axis=1, keepdims=True), 1e-12)
-    moved = refine(features[known], target, fixed[known], start, temperature=classifier.temperature)
+    moved = refine(own, target, fixed[known], start, temperature=classifier.temperature, seed=model.config.random_state)
     classifier.weight = np.concatenate([classifier.weight[: classifier.n_base], moved])

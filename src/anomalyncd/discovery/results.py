@@ -14,6 +14,7 @@ import pandas as pd
 from ..assign.images import image_classes, merge_regions
 from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
+from ..learn.rows import vectors
 from ..regions.find import Region
 from ..regions.records import ImageRecord
 from ..run.folder import NORMAL_SCORES, RANGE, TREE, to_json
@@ -218,10 +219,10 @@ def _neighbourhood(
         from ..assign.outliers import outlier_groups  # with scipy, which an exported run does without
         from ..assign.tree import class_tree
 
-        vectors = model.classifier.space.transform(features)
-        found = outlier_groups(vectors)
+        rows_of = vectors(model.classifier.space, features)
+        found = outlier_groups(rows_of, model.config.random_state)
         keys = list(zip(regions["image"].tolist(), regions["region"].tolist(), strict=True))
-        tree = class_tree(vectors, regions["label"].to_numpy(np.int64), keys)
+        tree = class_tree(rows_of, regions["label"].to_numpy(np.int64), keys)
     rows = [place for group in found for place in group]
     table = regions.iloc[rows][["image", "region", "label", "class_name"]].reset_index(drop=True)
     table.insert(0, "group", [number for number, group in enumerate(found, start=1) for _ in group])

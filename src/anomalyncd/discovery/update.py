@@ -18,6 +18,7 @@ from ..data.dataset import Dataset, Sample
 from ..errors import DataError
 from ..known.given import KnownKinds, decide, with_known
 from ..labels import UNKNOWN
+from ..learn.rows import block_rows
 from ..progress import Silent
 from ..regions.extract import is_readable
 from ..regions.records import report_files
@@ -141,9 +142,9 @@ def _new_samples(run: Path, state: RunState, dataset: Dataset) -> tuple[list[Sam
     names = {record.id for record in state.store.images}
     samples, known = [], []
     for sample in dataset:
-        row = rows.get(str(sample.image.absolute()), {}) if isinstance(sample.image, Path) else {}
+        row = rows.get(str(sample.image.absolute()), {}) if not isinstance(sample.image, np.ndarray) else {}
         status = row.get("status")
-        if isinstance(sample.image, Path) and status == "ok" and is_changed(sample.image, row, written):
+        if not isinstance(sample.image, np.ndarray) and status == "ok" and is_changed(sample.image, row, written):
             status = None  # a camera has used the name again
         if status == "ok" or (status == "skipped" and not is_readable(sample)):
             known.append(sample.id)
@@ -200,7 +201,8 @@ def _with_new_classes(state: RunState, n_before: int) -> npt.NDArray[np.int64]:
     images = np.array([region.index for region in state.regions])
     chance = model.false_alarm_probability(state.features, state.regions, state.store.images)
     silent = (chance > model.config.detect.false_alarms) | state.outside[images]
-    blocks, weights = model.classifier.space.blocks(state.features)
+    blocks, weights = block_rows(model.classifier.space, state.features)
     return open_classes(
-        blocks, weights, images, labels, n_before, silent, model.config.unknown.group, above=model.highest
-    )
+        blocks, weights, images, labels, n_before, silent, model.config.unknown.group, above=model.highest,
+        seed=model.config.random_state,
+    )  # fmt: skip

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, SettingsError
+from ..places.names import look_up
+from ..places.stored import Stored
 from ..progress import Silent
 from ..run.finished import FinishedRun
 from . import boxes, formats
@@ -84,11 +86,17 @@ def export_run(
 
     needs_file = format in ("labelstudio", "fiftyone", *COPIES)
     images = [image for image in results.images if image.file is not None or not needs_file]
+    if format in ("labelstudio", "fiftyone") and any(isinstance(image.file, Stored) for image in images):
+        raise DataError(
+            f"{run}: its images lie in an archive or a store, and {format} opens files of this machine. Take --format yolo, "
+            "which copies them, or coco."
+        )
     if not images:
         raise DataError(
             f"{run}: was made from arrays, and {format} needs image files. Give `fit` paths or a folder, or take "
             "--format coco."
         )
+    look_up(image.file for image in images if needs_file and image.file)
     missing = [image.name for image in images if needs_file and image.file and not image.file.is_file()]
     without_file = [image.name for image in results.images if image.file is None and needs_file]
     if format == "labelstudio":

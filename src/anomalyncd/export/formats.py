@@ -24,6 +24,7 @@ from ..data.run_lengths import run_lengths
 from ..errors import SettingsError
 from ..labels import UNKNOWN
 from ..paths import resolved
+from ..places.stored import File, Stored
 from ..run.finished import FinishedRun
 from ..run.tables import REGION_COLUMNS
 from .source import Finding, Image, Results
@@ -134,7 +135,7 @@ def labelstudio_tasks(
     images : all with a file inside `root`, the folder that Label Studio serves
     """
     for image in images:
-        assert image.file is not None
+        assert isinstance(image.file, Path)
         size = {"original_width": image.width, "original_height": image.height, "image_rotation": 0}
         choice = {"choices": [image.class_name]}
         answers = {
@@ -176,7 +177,7 @@ def labelstudio_interface(results: Results) -> str:
 
 def labelstudio_root(images: Sequence[Image], root: Path | None) -> Path:
     """The folder that Label Studio serves, which shows no file outside; by default the one above the images' common one."""
-    files = [image.file for image in images if image.file is not None]
+    files = [image.file for image in images if isinstance(image.file, Path)]
     try:
         root = (root or Path(os.path.commonpath([file.parent for file in files])).parent).absolute()
     except ValueError as error:
@@ -272,11 +273,15 @@ def safe_name(name: str, taken: Collection[str] = ()) -> str:
     return candidate
 
 
-def place_image(source: Path, target: Path, link: bool) -> bool:
+def place_image(source: File, target: Path, link: bool) -> bool:
     """Whether the file is an image, and so was placed; a table that somebody else made may name any other file."""
     if not begins_as_image(source):
         return False
     target.parent.mkdir(exist_ok=True)
+    if isinstance(source, Stored):
+        with source.open() as content, target.open("wb") as copy:
+            shutil.copyfileobj(content, copy)
+        return True
     for make in (os.link, os.symlink) if link else ():
         try:
             make(resolved(source), target)

@@ -30,6 +30,8 @@ from ..learn.views import centre
 from ..model.backbone import MaskGuidedViT
 from ..model.convolutional import ConvTrunk
 from ..paths import resolved
+from ..places.names import file_named, look_up, place_of
+from ..places.stored import File
 from ..progress import Silent
 from ..regions.extract import shrink
 from ..regions.find import Region
@@ -72,7 +74,7 @@ def export_networks(
     out: Path | None = None,
     *,
     int8: bool = False,
-    calibration: Path | None = None,
+    calibration: str | File | None = None,
     progress: Silent | None = None,
 ) -> ExportedNetworks:
     """Write what `anomalyncd.runtime.Runtime` needs to class new images as the run does, whole or not at all.
@@ -198,7 +200,7 @@ def _quantized(model: Any, samples: Sequence[Inputs]) -> Any:
 
 
 def calibration_samples(
-    run: FinishedRun, graphs: Sequence[str], network: NetworkInfo, folder: Path | None = None
+    run: FinishedRun, graphs: Sequence[str], network: NetworkInfo, folder: str | File | None = None
 ) -> dict[str, list[Inputs]]:
     """What the graphs of a run will be given: its stored crops, and its images where they still are.
 
@@ -208,13 +210,15 @@ def calibration_samples(
         there are
     folder : of images to take instead of the run's own
     """
-    files = [Path(name) for name in run.manifest["file"].dropna()]
+    files = [file_named(name) for name in run.manifest["file"].dropna()]
     if folder is not None:
+        folder = place_of(folder, "calibration")
         if not folder.is_dir():
             raise DataError(f"{folder}: expected a folder of images (--calibration).")
         files = [folder / name for name, _ in find_images(folder)[0]]
         if not files:
             raise DataError(f"{folder}: expected images to take the ranges of int8 from (--calibration), none found.")
+    look_up(files if folder is None else ())
     size, features = run.config.model.input_size, run.config.features
     stored = _spread(np.flatnonzero(run.regions["crop"].notna()).tolist(), MOST_CROPS)
     pairs = [(crop, mask) for crop, mask in map(run.crop, stored) if crop is not None and mask is not None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import RunError
 from ..labels import NORMAL, UNKNOWN, default_name
+from ..places.stored import File
 from ..run.finished import FinishedRun
 from ..run.folder import REGIONS_TABLE
 
@@ -50,7 +50,7 @@ class Image:
 
     number: int
     name: str
-    file: Path | None
+    file: File | None
     height: int
     width: int
     label: int

@@ -68,7 +68,7 @@ def check_outside(out: Path, run: FinishedRun) -> None:
         return
     folders: dict[Path, None] = {}
     for name in run.images["image"]:
-        if (file := run.file(name)) is not None:
+        if isinstance(file := run.file(name), Path):
             folders[file.parent] = None
             parts = Path(name).parts
             if not Path(name).is_absolute() and file.parts[-len(parts) :] == parts:

@@ -12,7 +12,8 @@ import cv2
 import pandas as pd
 
 from ..data.images import read_image
-from ..errors import BadFileError, SettingsError
+from ..errors import BadFileError, SettingsError, StoreError
+from ..places.stored import File
 from .source import Image
 
 SIDE = 72  # pixels of a picture's longer side
@@ -87,12 +88,12 @@ def _set(cell: Any, value: Any) -> None:
         cell.value = value.item() if hasattr(value, "item") else value
 
 
-def _thumbnail(file: Path | None) -> bytes | None:
+def _thumbnail(file: File | None) -> bytes | None:
     if file is None:
         return None
     try:
         image = read_image(file)
-    except BadFileError:
+    except (BadFileError, StoreError):
         return None
     scale = SIDE / max(image.shape[:2])
     size = tuple(max(1, round(length * scale)) for length in image.shape[1::-1])

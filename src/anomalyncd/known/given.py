@@ -16,7 +16,9 @@ from ..data.lists import is_table, read_table, row_name
 from ..data.maps import StackRow
 from ..errors import DataError
 from ..labels import NORMAL, default_name
-from ..paths import path_of, resolved
+from ..paths import resolved
+from ..places.names import beside, file_named, place_of
+from ..places.stored import File
 from ..progress import Silent
 from ..regions.find import Region, strengths
 from ..run.finished import FinishedRun
@@ -24,7 +26,7 @@ from ..run.folder import IMAGES_TABLE, KNOWN
 from .seeded import Marked
 
 Box = tuple[int, int, int, int]
-KnownKinds = str | Path | Mapping[str, str] | Dataset
+KnownKinds = str | File | Mapping[str, str] | Dataset
 SAME_PLACE = 0.5  # overlap from which on a region of another run is the one that was labelled
 MOST_NAMED = 10  # suspect labels that are warned of one by one
 FOLDER = "known"  # under which images that a run takes in as examples are called
@@ -129,14 +131,14 @@ def gather_known(known: KnownKinds | None, dataset: Dataset) -> list[Example]:
         return [Example(ids[name], _name(label, f"known: {name}")) for name, label in known.items()]
     if isinstance(known, Dataset):
         return [Example(sample, sample.label) for sample in known if sample.label]
-    path = path_of(known, "known")
+    path = place_of(known, "known")
     if is_table(path) and path.is_file():
         found = _of_table(path, ids)
-    elif (path / IMAGES_TABLE).is_file():
+    elif isinstance(path, Path) and (path / IMAGES_TABLE).is_file():
         found = _of_run(FinishedRun(path, device="cpu"), dataset)
     else:
         has_masks = dataset.has_masks and (path / "images").is_dir() and (path / "masks").is_dir()
-        masks = (
+        masks: File | None = (
             path / "masks" if has_masks else path if (path / "ground_truth").is_dir() and dataset.has_masks else None
         )
         samples = load_dataset(path / "images" if has_masks else path, masks=masks, with_maps=False)
@@ -157,15 +159,15 @@ def join_known(dataset: Dataset, examples: Sequence[Example]) -> tuple[Dataset, 
     """
     if not examples:
         return dataset, Told()
-    by_file = {resolved(s.image): s for s in dataset if isinstance(s.image, Path)}
+    by_file = {resolved(s.image): s for s in dataset if isinstance(s.image, File)}
     by_id, added, told = {sample.id: sample for sample in dataset}, dict[str, Sample](), []
     for example in examples:
         sample = example.sample
-        own = by_file.get(resolved(sample.image)) if isinstance(sample.image, Path) else by_id.get(sample.id)
+        own = by_file.get(resolved(sample.image)) if isinstance(sample.image, File) else by_id.get(sample.id)
         if own is None:
             own = replace(sample, id=_free(f"{FOLDER}/{sample.id}", by_id), label=None)
             _check_companion(example, dataset)
-            if isinstance(own.image, Path):
+            if isinstance(own.image, File):
                 by_file[resolved(own.image)] = own
             by_id[own.id] = added[own.id] = own
         told.append(replace(example, sample=own))
@@ -217,7 +219,7 @@ def with_known(
     if known is None:
         return list(samples), Told()
     own = [
-        Sample(row["image"], Path(row["file"]) if isinstance(row["file"], str) else np.empty(0), np.empty((0, 0)))
+        Sample(row["image"], file_named(row["file"]) if isinstance(row["file"], str) else np.empty(0), np.empty((0, 0)))
         for row in manifest.to_dict("records")
     ]
     if not inputs.has_maps:
@@ -268,7 +270,7 @@ def overlap(a: Box, b: Box) -> float:
     return shared / max(a[2] * a[3] + b[2] * b[3] - shared, 1)
 
 
-def _of_table(path: Path, ids: Mapping[str, Sample]) -> list[Example]:
+def _of_table(path: File, ids: Mapping[str, Sample]) -> list[Example]:
     found = []
     for line, cells in read_table(path):
         where = f"{path}, {row_name(path, line)}"
@@ -279,7 +281,7 @@ def _of_table(path: Path, ids: Mapping[str, Sample]) -> list[Example]:
             raise DataError(f"{where}: expected the number of a region, but got {region!r}.")
         sample = ids.get(PurePosixPath(cells["image"]).as_posix())
         if sample is None:
-            files = {name: path.parent / cells[name] for name in ("image", "map", "mask") if cells.get(name)}
+            files = {name: beside(path, cells[name]) for name in ("image", "map", "mask") if cells.get(name)}
             if gone := [file for file in files.values() if not file.is_file()]:
                 raise DataError(f"{where}: {gone[0]} is neither an image of the run nor a file.")
             sample = Sample(cells["image"], files["image"], files.get("map"), files.get("mask"))
@@ -291,32 +293,30 @@ def _of_run(run: FinishedRun, dataset: Dataset) -> list[Example]:
     """Regions that a person placed, and those of classes that a person named; where they lie is told by their boxes."""
     names = {label: name for label, name in run.names.items() if label > NORMAL and name != default_name(label)}
     found = []
+    labels, boxes = (
+        run.regions["label"].tolist(),
+        run.regions[["x", "y", "width", "height"]].astype(int).to_numpy().tolist(),
+    )
+    maps = dict(zip(run.manifest["image"], run.manifest["map"], strict=True)) if dataset.has_maps else {}
+    masks = {record.id: run.store.mask_name(record) for record in run.store.images} if dataset.has_masks else {}
     for key, row in run.rows.items():
-        label = run.corrections.get(key, int(run.regions["label"].iloc[row]))
+        label = run.corrections.get(key, int(labels[row]))
         if key not in run.corrections and label not in names:
             continue
         name, file = key[0], run.file(key[0])
         if file is None or not file.is_file():
             continue
-        x, y, width, height = (int(run.regions[column].iloc[row]) for column in ("x", "y", "width", "height"))
+        x, y, width, height = boxes[row]
         sample = Sample(
-            name,
-            file,
-            _map_of(run, name) if dataset.has_maps else None,
-            _mask_of(run, name) if dataset.has_masks else None,
+            name, file, _map_of(run, maps.get(name)), run.folder.place(masks[name]) if dataset.has_masks else None
         )
         called = "normal" if label == NORMAL else run.names.get(label, default_name(label))
         found.append(Example(sample, called, box=(x, y, width, height)))
     return found
 
 
-def _mask_of(run: FinishedRun, name: str) -> Path:
-    record = next(record for record in run.store.images if record.id == name)
-    return run.folder.place(run.store.mask_name(record))
-
-
-def _map_of(run: FinishedRun, name: str) -> Path | StackRow | None:
-    place = run.manifest.set_index("image")["map"].get(name)
+def _map_of(run: FinishedRun, place: Any) -> File | StackRow | None:
+    """The map that a cell of manifest.csv tells."""
     if not isinstance(place, str) or not place:
         return None
     return run.folder.place(place) if place.startswith("maps/") else StackRow.parse(place)

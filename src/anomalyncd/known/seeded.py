@@ -9,12 +9,23 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import linkage, to_tree
 from scipy.stats import hypergeom
 
-from ..learn.cluster import MOST_IN_TREE, MOST_STEPS, by_size, centres, check_enough, squared_distances, ward_kmeans
+from ..assign.large import Rows, at, is_large, near, sample
+from ..learn.cluster import (
+    MOST_IN_TREE,
+    MOST_STEPS,
+    by_size,
+    centres,
+    check_enough,
+    nearest_centre,
+    squared_distances,
+    ward_kmeans,
+)
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 SURPRISE = 0.2  # chance up to which examples on one side of a cluster say that the other side is another kind
 LEAST_SIDE = 3  # regions of such another kind, at least
+MOST_STEPS_OF_MANY = 10  # of k-means, where each takes a look at very many regions
 NEAREST = 5  # regions that a label is compared with
 
 
@@ -34,7 +45,7 @@ class Marked:
     suspects: dict[int, int] = field(default_factory=dict)
 
 
-def seeded_clusters(features: Floats, known: Labels, n_clusters: int, seed: int) -> Labels:
+def seeded_clusters(features: Rows, known: Labels, n_clusters: int, seed: int) -> Labels:
     """Ward's method and then k-means, in which labelled points stay in the clusters of their kinds.
 
     The examples of a kind are one cluster from the beginning, and two kinds never become one. Of many points all that are
@@ -67,8 +78,13 @@ def seeded_clusters(features: Floats, known: Labels, n_clusters: int, seed: int)
     tree = _seeded_ward(features[places], known[places], n_known, n_clusters)
     start = centres(features[places], tree, n_clusters)
     labels = np.full(len(features), -1, np.int64)
-    for _ in range(MOST_STEPS):
-        moved = np.where(known >= 0, known, squared_distances(features, start).argmin(axis=1))
+    for _ in range(MOST_STEPS_OF_MANY if is_large(features) else MOST_STEPS):
+        nearest = (
+            nearest_centre(features, start)
+            if is_large(features)
+            else squared_distances(features[:], start).argmin(axis=1)
+        )
+        moved = np.where(known >= 0, known, nearest)
         if (moved == labels).all():
             break
         labels = moved
@@ -121,7 +137,7 @@ def _seeded_ward(features: Floats, known: Labels, n_known: int, n_clusters: int)
     return labels
 
 
-def count_with_known(features: Floats, known: Labels, found: int, seed: int) -> int:
+def count_with_known(features: Rows, known: Labels, found: int, seed: int) -> int:
     """How many kinds there are, known ones counted, where `found` were found without a look at any label.
 
     Of these clusters, the one that holds most examples of a known kind is that kind. A cluster of two known kinds is two. A
@@ -138,17 +154,21 @@ def count_with_known(features: Floats, known: Labels, found: int, seed: int) -> 
     count = n_known + len(set(labels.tolist()) - set(home))
     for kind in range(n_known):
         rows = np.flatnonzero(labels == home[kind])
-        if home.count(home[kind]) == 1 and _is_half(features[rows], known[rows] == kind):
+        if home.count(home[kind]) == 1 and _is_half(at(features, rows), known[rows] == kind, seed):
             count += 1
     return min(count, max(len(features), n_known))
 
 
-def _is_half(features: Floats, examples: npt.NDArray[np.bool_]) -> bool:
-    """Whether the examples of a cluster fill one half of it only."""
-    if len(features) < 2 * LEAST_SIDE or (features == features[0]).all():
+def _is_half(features: Rows, examples: npt.NDArray[np.bool_], seed: int) -> bool:
+    """Whether the examples of a cluster fill one half of it only; of many regions some tell how it falls into halves."""
+    some = sample(len(features), MOST_IN_TREE, seed)
+    points = features[some]
+    if len(features) < 2 * LEAST_SIDE or (points == points[0]).all():
         return False
-    side = np.zeros(len(features), bool)
-    side[to_tree(linkage(features.astype(np.float64), "ward")).left.pre_order()] = True
+    side = np.zeros(len(some), bool)
+    side[to_tree(linkage(points.astype(np.float64), "ward")).left.pre_order()] = True
+    if len(some) < len(features):
+        side = nearest_centre(features, centres(points, side.astype(np.int64), 2)) == 1
     for half in (side, ~side):
         # chance that so many examples, or more, of this cluster lie in the half
         chance = hypergeom.sf((half & examples).sum() - 1, len(features), half.sum(), examples.sum())
@@ -157,7 +177,7 @@ def _is_half(features: Floats, examples: npt.NDArray[np.bool_]) -> bool:
     return False
 
 
-def suspects(features: Floats, known: Labels, labels: Labels) -> Labels:
+def suspects(features: Rows, known: Labels, labels: Labels, seed: int = 0) -> Labels:
     """(R,) int: the cluster that a labelled point seems to belong to, where that is not its own; −1 for all others.
 
     It must lie nearer to the middle of another cluster than to that of its own without it, and most of its nearest points
@@ -166,31 +186,37 @@ def suspects(features: Floats, known: Labels, labels: Labels) -> Labels:
     Parameters
     ----------
     features : (R, D) unit vectors; known : (R,) int as in `seeded_clusters`; labels : (R,) its result
+    seed : for the choice of what is compared, of very many regions
     """
     out = np.full(len(known), -1, np.int64)
     n = int(labels.max(initial=-1)) + 1
     sizes = np.bincount(labels, minlength=n)
     sums = centres(features, labels, n) * sizes[:, None]
-    for place in np.flatnonzero(known >= 0):
-        own, point = labels[place], features[place]
-        middles = sums.copy()
-        middles[own] -= point
-        lengths, others = np.linalg.norm(middles, axis=1), sizes - (np.arange(n) == own)
-        cosines = np.where((lengths > 1e-6) & (others > 0), middles @ point / np.maximum(lengths, 1e-6), -1)
-        cosine_to = features @ point
-        cosine_to[place] = -np.inf
-        near = labels[np.argsort(-cosine_to, kind="stable")[:NEAREST]]
-        if cosines[own] > -1 and cosines.argmax() != own and 2 * (near == own).sum() < len(near):
-            out[place] = cosines.argmax()
+    told = np.flatnonzero(known >= 0)
+    for rows, others in (
+        near(at(features, told), features, seed) if is_large(features) else ((slice(None), slice(None)),)
+    ):
+        points, candidates = features[told[rows]], features[others]
+        for place, point in zip(told[rows], points, strict=True):
+            own = labels[place]
+            middles = sums.copy()
+            middles[own] -= point
+            lengths, left = np.linalg.norm(middles, axis=1), sizes - (np.arange(n) == own)
+            cosines = np.where((lengths > 1e-6) & (left > 0), middles @ point / np.maximum(lengths, 1e-6), -1)
+            cosine_to = candidates @ point
+            cosine_to[np.arange(len(features))[others] == place] = -np.inf
+            near_by = labels[others][np.argsort(-cosine_to, kind="stable")[:NEAREST]]
+            if cosines[own] > -1 and cosines.argmax() != own and 2 * (near_by == own).sum() < len(near_by):
+                out[place] = cosines.argmax()
     return out
 
 
-def robust_clusters(features: Floats, known: Labels, n_clusters: int, seed: int) -> tuple[Labels, Labels]:
+def robust_clusters(features: Rows, known: Labels, n_clusters: int, seed: int) -> tuple[Labels, Labels]:
     """`seeded_clusters` that learn nothing from labels that look wrong; and these labels, as `suspects` gives them.
 
     A kind whose every label looks wrong keeps them all: it may be a kind that nobody else has seen.
     """
-    doubtful = suspects(features, known, seeded_clusters(features, known, n_clusters, seed))
+    doubtful = suspects(features, known, seeded_clusters(features, known, n_clusters, seed), seed)
     for kind in np.unique(known[doubtful >= 0]):
         if (doubtful[known == kind] >= 0).all():
             doubtful[known == kind] = -1

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..assign.large import blocks, is_large
 from ..errors import DataError
 from .features import FeatureSpace
+from .rows import vectors
 
 FeatureParts = Mapping[str, npt.NDArray[np.floating]]
 
@@ -41,11 +43,13 @@ class Classifier:
 
     def cosines(self, parts: FeatureParts) -> npt.NDArray[np.float32]:
         """Likeness of regions and classes: name → (R, V, L, C) gives (R, n_base + K), base classes first."""
-        features = self.space.transform(parts)
+        features = vectors(self.space, parts)
         if features.shape[1:] != self.weight.shape[1:]:
             wanted, given = self.weight.shape[-1], features.shape[-1]
             raise DataError(f"{wanted} numbers a region were learned from, but these have {given}.")
-        return features @ self.weight.T
+        if not is_large(features):
+            return np.asarray(features[:] @ self.weight.T)
+        return np.concatenate([features[rows] @ self.weight.T for rows in blocks(len(features))])
 
     def renumber(self, order: npt.NDArray[np.int64]) -> None:
         """Put the novel classes into another order: the new class k is the old class order[k]."""

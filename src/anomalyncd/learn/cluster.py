@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,9 @@ from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
+from ..assign import large
+from ..assign.alike import copy_groups
+from ..assign.large import Rows, blocks, is_large, sample, sums_by
 from ..errors import DataError
 
 Floats = npt.NDArray[np.float32]
@@ -22,14 +26,15 @@ RESAMPLES = 20  # by which an assignment's stability is measured
 MOST_RESAMPLED = 1000
 TEMPERATURES = np.geomspace(0.02, 1.0, 40)
 DEFAULT_TEMPERATURE = 0.1  # the student's, where there is too little to measure
+EACH = 20  # points for each cluster, of which k-means of very many points settles on some
 
 
-def kmeans(features: npt.NDArray[np.float32], n_clusters: int, seed: int) -> npt.NDArray[np.int64]:
+def kmeans(features: Rows, n_clusters: int, seed: int) -> npt.NDArray[np.int64]:
     """k-means of unit vectors, best of many restarts, the largest cluster first.
 
     Parameters
     ----------
-    features : (R, D) unit vectors
+    features : (R, D) unit vectors; of very many (`assign.large`) a random sample finds the centres, which the others go to
 
     Returns
     -------
@@ -42,7 +47,8 @@ def kmeans(features: npt.NDArray[np.float32], n_clusters: int, seed: int) -> npt
     """
     check_enough(len(features), n_clusters)
     with threadpool_limits(1, user_api="openmp"):  # more threads add up in the order in which they end
-        labels = KMeans(n_clusters, n_init=RESTARTS, random_state=seed).fit_predict(features)
+        found = KMeans(n_clusters, n_init=RESTARTS, random_state=seed)
+        labels = _settled(found, features, n_clusters, seed) if is_large(features) else found.fit_predict(features[:])
     return by_size(labels, n_clusters)
 
 
@@ -125,10 +131,10 @@ def ward(features: npt.NDArray[np.float32], n_clusters: int) -> npt.NDArray[np.i
     return by_size(AgglomerativeClustering(n_clusters, linkage="ward").fit_predict(features), n_clusters)
 
 
-def ward_kmeans(features: npt.NDArray[np.float32], n_clusters: int, seed: int) -> npt.NDArray[np.int64]:
+def ward_kmeans(features: Rows, n_clusters: int, seed: int) -> npt.NDArray[np.int64]:
     """k-means that starts from Ward's clusters: as `kmeans`, steadier where classes differ in size, and without restarts.
 
-    Of many points a random sample makes Ward's tree.
+    Of many points a random sample makes Ward's tree, and of very many (`assign.large`) a larger one finds the centres.
 
     Examples
     --------
@@ -136,22 +142,47 @@ def ward_kmeans(features: npt.NDArray[np.float32], n_clusters: int, seed: int) -
     [0, 0, 1]
     """
     check_enough(len(features), n_clusters)
-    some = features
+    every: Any = slice(None)
     if len(features) > MOST_IN_TREE:
-        some = features[np.random.default_rng(seed).choice(len(features), MOST_IN_TREE, replace=False)]
+        every = np.random.default_rng(seed).choice(len(features), MOST_IN_TREE, replace=False)
+    some = features[every]
     start = centres(some, ward(some, n_clusters), n_clusters)
     with threadpool_limits(1, user_api="openmp"), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters
-        labels = KMeans(n_clusters, init=start, n_init=1, random_state=seed).fit_predict(features)
+        found = KMeans(n_clusters, init=start, n_init=1, random_state=seed)
+        labels = _settled(found, features, n_clusters, seed) if is_large(features) else found.fit_predict(features[:])
     return by_size(labels, n_clusters)
 
 
-def stable_temperature(features: Floats, weight: Floats, seed: int) -> float:
+def _settled(found: KMeans, features: Rows, n_clusters: int, seed: int) -> npt.NDArray[np.int64]:
+    """Clusters (R,) of very many points: centres settle on some of them, and move once more with all."""
+    some = sample(len(features), max(large.LARGE, EACH * n_clusters), seed)
+    middles = found.fit(features[some]).cluster_centers_
+    labels = nearest_centre(features, middles)
+    sizes = np.bincount(labels, minlength=n_clusters)[:, None]
+    moved = np.where(sizes, sums_by(features, labels, n_clusters) / np.maximum(sizes, 1), middles)
+    return nearest_centre(features, moved.astype(np.float32))
+
+
+def nearest_centre(features: Rows, middles: Floats) -> npt.NDArray[np.int64]:
+    """Which of the centres (K, D) each of the points (R, D) is nearest to, block by block.
+
+    Examples
+    --------
+    >>> nearest_centre(np.float32([[1, 0], [0, 1]]), np.float32([[0, 1], [0.9, 0]])).tolist()
+    [1, 0]
+    """
+    half = (middles**2).sum(axis=1) / 2
+    return np.concatenate([(features[rows] @ middles.T - half).argmax(axis=1) for rows in blocks(len(features))])
+
+
+def stable_temperature(features: Rows, weight: Floats, seed: int) -> float:
     """The temperature at which softmax(cosine / temperature) says how stable the assignment of a point is.
 
     Halves of the points are clustered anew, and all points are given to the clusters of each half, which are matched with
     the classes. The share of halves that put a point into a class is what its probability should be; of a range of
-    temperatures the one with the smallest cross-entropy is taken.
+    temperatures the one with the smallest cross-entropy is taken. Of points that are copies of each other only the first
+    counts: in two halves they would vouch for each other.
 
     Parameters
     ----------
@@ -160,6 +191,8 @@ def stable_temperature(features: Floats, weight: Floats, seed: int) -> float:
     n_classes, rng = len(weight), np.random.default_rng(seed)
     if len(features) > MOST_RESAMPLED:
         features = features[np.sort(rng.choice(len(features), MOST_RESAMPLED, replace=False))]
+    features = np.asarray(features[:])
+    features = features[np.unique(copy_groups(features), return_index=True)[1]]
     half = len(features) // 2
     if n_classes < 2 or half < n_classes:
         return DEFAULT_TEMPERATURE
@@ -185,12 +218,16 @@ def _log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
     return out
 
 
-def centres(features: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.float32]:
+def centres(features: Rows, labels: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.float32]:
     """Mean of each cluster (n, D); an empty one gets zeros."""
+    if is_large(features):
+        sizes = np.maximum(np.bincount(labels, minlength=n), 1)
+        return np.asarray(sums_by(features, labels, n) / sizes[:, None], np.float32)
     sums = np.zeros((n, features.shape[1]), dtype=np.float32)
-    np.add.at(sums, labels, features)
-    sizes = np.maximum(np.bincount(labels, minlength=n), 1).astype(np.float32)
-    return np.divide(sums, sizes[:, None], dtype=np.float32)
+    np.add.at(sums, labels, features[:])
+    return np.divide(
+        sums, np.maximum(np.bincount(labels, minlength=n), 1).astype(np.float32)[:, None], dtype=np.float32
+    )
 
 
 def by_size(labels: npt.NDArray[np.integer], n: int) -> npt.NDArray[np.int64]:

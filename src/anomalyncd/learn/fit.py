@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..assign.large import blocks
 from ..config import Config, LearnConfig
 from ..model.backbone import MaskGuidedViT
 from .bank import CropReader, Crops, Views, fill_bank
@@ -20,6 +22,7 @@ from .distributed import ALONE, ProcessGroup
 from .features import FeatureSpace
 from .losses import Temperatures
 from .network import RegionNet, last_part
+from .rows import fit_space, vectors
 from .trainer import train
 
 BANK = "bank.partial"  # a run sweeps such names away, so a killed one leaves nothing behind
@@ -82,13 +85,13 @@ def fit_classifier(
     labels = np.concatenate([np.full(len(s), -1) if s.labels is None else s.labels for s in sets])
     scores = np.concatenate([s.scores for s in sets])
 
-    space = FeatureSpace(config.features.weights())
+    weights = config.features.weights()
     # A trained class token comes from tokens in every step; only the other parts stay as they are.
-    frozen = [name for name in space.weights if not (name == "class_token" and learn.train_last_block)]
-    space.fit({name: novel.parts[name] for name in frozen}, center=config.features.center)
-    joined = [space.join({name: s.parts[name] for name in frozen}).astype(np.float16) for s in sets if frozen]
-    vectors = np.concatenate(joined) if joined else None
-    width = (vit.width if learn.train_last_block else 0) + (0 if vectors is None else vectors.shape[-1])
+    frozen = [name for name in weights if not (name == "class_token" and learn.train_last_block)]
+    space = fit_space(weights, {name: novel.parts[name] for name in frozen}, center=config.features.center)
+    joined = _joined(space, sets, frozen) if frozen and learn.epochs else None  # of no use where nothing is trained
+    width = sum(math.prod(novel.parts[name].shape[2:]) for name in frozen)
+    width += vit.width if learn.train_last_block else 0
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.random_state)
@@ -98,19 +101,20 @@ def fit_classifier(
             contrastive=learn.contrastive_weight > 0,
         ).to(device)  # fmt: skip
     if learn.start == "clusters" and group.leads:  # the others are given the leader's network
-        _start_from_clusters(net, space, novel, base, config.random_state, normal)
+        n_started = learn.n_heads if learn.epochs else 1  # untrained, the first head is the best
+        _start_from_clusters(net, space, novel, base, config.random_state, normal, n_started)
 
     def read(index: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
         return novel.crops(index) if index < len(novel) else sets[1].crops(index - len(novel))
 
     crops = Crops(read, len(labels), config.model.input_size)
-    views = Views(device, vectors, fresh=(vit, crops) if learn.train_last_block else None, group=group)
+    views = Views(device, joined, fresh=(vit, crops) if learn.train_last_block else None, group=group)
     if is_banked(learn, device):
         bank = fill_bank(
             workspace / BANK, vit, crops, n_views=learn.bank_views, batch_size=config.batch_size,
             seed=config.random_state, on_region=on_view, group=group,
         )  # fmt: skip
-        views = Views(device, vectors, bank=bank, group=group)
+        views = Views(device, joined, bank=bank, group=group)
     history, best_head = train(
         net, views, labels, scores, learn, seed=config.random_state, n_base=n_base,
         normal=None if normal is None else n_base + normal, on_epoch=on_epoch,
@@ -122,7 +126,7 @@ def fit_classifier(
     if (
         not learn.epochs
     ):  # nothing was trained with the student's temperature, so probabilities are free to mean something
-        temperature = stable_temperature(space.transform(novel.parts), weight[n_base:], config.random_state)
+        temperature = stable_temperature(vectors(space, novel.parts), weight[n_base:], config.random_state)
     last_block = {}
     if learn.train_last_block:
         last_block = {name: value.cpu().numpy().copy() for name, value in net.last.state_dict().items()}
@@ -135,18 +139,36 @@ def is_banked(learn: LearnConfig, device: torch.device) -> bool:
     return learn.train_last_block and (learn.views == "bank" or (learn.views == "auto" and device.type == "cpu"))
 
 
+def _joined(space: FeatureSpace, sets: Sequence[RegionSet], names: Sequence[str]) -> npt.NDArray[np.float16]:
+    """(R, V, D) views of the regions of all sets, the weighted parts side by side; made block by block."""
+    pieces = [
+        space.join({name: one.parts[name][rows] for name in names}).astype(np.float16)
+        for one in sets
+        for rows in blocks(len(one))
+    ]
+    return np.concatenate(pieces)
+
+
 def _start_from_clusters(
-    net: RegionNet, space: FeatureSpace, novel: RegionSet, base: RegionSet | None, seed: int, normal: int | None
+    net: RegionNet,
+    space: FeatureSpace,
+    novel: RegionSet,
+    base: RegionSet | None,
+    seed: int,
+    normal: int | None,
+    n_heads: int,
 ) -> None:
     """Point the first head at Ward's clusters, the others at one k-means run each, and all at the means of the base classes.
 
+    n_heads : so many; the others are left as they are
+
     What has no members (regions that are all alike make fewer clusters than asked for) keeps the direction it began with.
     """
-    features = space.transform(novel.parts)  # (R, D)
+    features = vectors(space, novel.parts)  # (R, D)
     known = np.empty((0, features.shape[1]), np.float32)
     if base is not None and base.labels is not None:
-        known = centres(space.transform(base.parts), base.labels, int(base.labels.max()) + 1)
-    n_heads, n_outputs, _ = net.heads.directions.shape
+        known = centres(vectors(space, base.parts), base.labels, int(base.labels.max()) + 1)
+    n_outputs = net.heads.directions.shape[1]
     n_classes = n_outputs - len(known)
     for head in range(n_heads):
         cluster = kmeans if head else ward_kmeans

@@ -7,18 +7,25 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
+from ..assign.large import Rows, sample
+
 Floats = npt.NDArray[np.float32]
 STEPS = 200
 LEARNING_RATE = 0.01
+MOST = (
+    100_000  # regions that are learned from, 0.6 GB of the default's width: a few corrections weigh as much as a class,
+)
+# so a smaller sample would come out differently
 
 
 def refine(
-    features: Floats,
+    features: Rows,
     targets: npt.NDArray[np.int64],
     fixed: npt.NDArray[np.bool_],
     start: Floats,
     *,
     temperature: float,
+    seed: int = 0,
 ) -> Floats:
     """Unit vectors of the classes, moved until they say what they should of the fixed regions.
 
@@ -28,7 +35,7 @@ def refine(
 
     Parameters
     ----------
-    features : (R, D) unit vectors
+    features : (R, D) unit vectors; of more than `MOST` a random sample of each class stands for it
     targets : (R,) int, the row of `start` that each region belongs to
     fixed : (R,) bool, regions whose class a person has decided
     start : (K, D) unit vectors to begin with
@@ -42,8 +49,12 @@ def refine(
     """
     if not len(features):
         return start
-    points, goal = torch.from_numpy(np.ascontiguousarray(features)), torch.from_numpy(targets)
-    weights = torch.from_numpy(_weights(targets, fixed))
+    shares = _weights(targets, fixed)
+    if len(features) > MOST:
+        some, standing_for = _sampled(targets, fixed, seed)
+        features, targets, fixed, shares = features[some], targets[some], fixed[some], shares[some] * standing_for
+    points, goal = torch.from_numpy(np.ascontiguousarray(features[:])), torch.from_numpy(targets)
+    weights = torch.from_numpy(shares)
     held = torch.from_numpy(fixed)
     directions = torch.from_numpy(start.copy()).requires_grad_()
     optimizer = torch.optim.Adam([directions], lr=LEARNING_RATE)
@@ -67,3 +78,28 @@ def _weights(targets: npt.NDArray[np.int64], fixed: npt.NDArray[np.bool_]) -> np
         weights[own & fixed] = max(1.0, (own & ~fixed).sum() / (own & fixed).sum())
     shares: npt.NDArray[np.float32] = weights / weights.sum()
     return shares
+
+
+def _sampled(
+    targets: npt.NDArray[np.int64], fixed: npt.NDArray[np.bool_], seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Some regions of each class, of the fixed and of the others, and how many each of them stands for."""
+    chosen, counts = [], []
+    groups = 2 * targets + fixed
+    each = _level(np.unique(groups, return_counts=True)[1], MOST)
+    for group in np.unique(groups):
+        own = np.flatnonzero(groups == group)
+        some = own[sample(len(own), each, seed)]
+        chosen.append(some)
+        counts.append(np.full(len(some), len(own) / len(some), np.float32))
+    return np.concatenate(chosen), np.concatenate(counts)
+
+
+def _level(counts: npt.NDArray[np.int64], most: int) -> int:
+    """How many of each group there may be, so that they are `most` together; smaller groups are whole."""
+    left, room = np.sort(counts), most
+    for place, count in enumerate(left):
+        if count * (len(left) - place) > room:
+            return max(1, room // (len(left) - place))
+        room -= count
+    return int(left[-1])

@@ -16,6 +16,7 @@ from ..blocks.engine import Block as Numbered
 from ..checksums import sha256, stable_hash
 from ..data.dataset import Dataset, Sample
 from ..data.maps import StackRow
+from ..places.stored import File
 from ..regions.extract import is_readable
 from ..regions.records import ImageRecord
 from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
@@ -190,7 +191,7 @@ def _type(column: str) -> str:
 def _absolute(source: Any) -> Any:
     if isinstance(source, StackRow):
         return replace(source, path=source.path.absolute())
-    return source.absolute() if isinstance(source, Path) else source
+    return source.absolute() if isinstance(source, File) else source
 
 
 def _from_anywhere(item: Sample) -> Sample:

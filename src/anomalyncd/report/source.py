@@ -13,8 +13,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ..assign.large import Rows, at, blocks, is_large, sums_by
 from ..errors import RunError
 from ..labels import NORMAL, UNKNOWN, default_name
+from ..learn.rows import vectors
 from ..run.finished import FinishedRun
 from .canvas import Mask, Picture, fitted, overlay, resized_mask
 
@@ -103,7 +105,7 @@ class ReportSource:
         self.run, self.album, self.regions = run, Album(), run.regions
         self.files = run.manifest.drop_duplicates("image").set_index("image")
         self.images = run.images.assign(score=self.files["score"].reindex(run.images["image"]).to_numpy())
-        self._rows = dict(iter(self.regions.groupby("image", sort=False)))
+        self._rows = self.regions.groupby("image", sort=False).indices  # image → places of its regions
 
     def look(self, label: int) -> Look:
         """How a class is shown, the same in all parts of the report."""
@@ -126,11 +128,11 @@ class ReportSource:
         return None
 
     @cached_property
-    def vectors(self) -> NDArray[np.float32] | None:
+    def vectors(self) -> Rows | None:
         """(R, D) unit features of the regions, where the run still holds them and a model to read them with."""
         with suppress(RunError, KeyError):
             classifier = self.run.model.classifier
-            return None if classifier is None else classifier.space.transform(self.run.features)
+            return None if classifier is None else vectors(classifier.space, self.run.features)
         return None
 
     @cached_property
@@ -141,20 +143,31 @@ class ReportSource:
             return out
         labels = self.regions["label"].to_numpy()
         for label in np.unique(labels):
-            vectors = self.vectors[labels == label]
-            middle = vectors.mean(axis=0)
+            own = np.flatnonzero(labels == label)
+            members = at(self.vectors, own)
+            if is_large(members):
+                middle = np.float32(sums_by(members, np.zeros(len(own), np.int64), 1)[0] / len(own))
+                cosines = np.concatenate([members[rows] @ middle for rows in blocks(len(own))])
+            else:
+                some = members[:]
+                middle = some.mean(axis=0)
+                cosines = some @ middle
             length = float(np.linalg.norm(middle))
-            out[labels == label] = vectors @ middle / length if length else 0
+            out[own] = cosines / length if length else 0
         return out
 
     @cached_property
-    def chances(self) -> list[dict[int, float]]:
-        """Class → probability for each row of regions.csv; empty where features are not known."""
+    def _chances(self) -> NDArray[np.float64] | None:
+        """(R, K) probabilities; None where features are not known."""
         if self.vectors is None:
-            return [{}] * len(self.regions)
-        model = self.run.model
-        found = model.region_probabilities(self.run.features, self.run.store.regions, self.run.store.images)
-        return [dict(zip(model.classes.tolist(), row, strict=True)) for row in found.tolist()]
+            return None
+        return self.run.model.region_probabilities(self.run.features, self.run.store.regions, self.run.store.images)
+
+    def chances(self, row: int) -> dict[int, float]:
+        """Class → probability for a row of regions.csv; empty where features are not known."""
+        if self._chances is None:
+            return {}
+        return dict(zip(self.run.model.classes.tolist(), self._chances[row].tolist(), strict=True))
 
     def runner_up(self, chances: Mapping[int, float], label: int, at_least: float = NOTEWORTHY) -> str:
         """`or dent (0.31)`: the likeliest class but `label`, empty where it has next to no chance."""
@@ -171,7 +184,7 @@ class ReportSource:
         picture, mask = self.run.crop(row)
         drawn = None if picture is None else overlay(fitted(picture, CROP_SIDE), None, mask)
         alt = f"Region {region['region']} of {region['image']}: {self.look(label).name}, probability {chance}"
-        lines = filter(None, (chance, self.runner_up(self.chances[row], label)))
+        lines = filter(None, (chance, self.runner_up(self.chances(row), label)))
         return Shot(self.album.add(drawn), alt, str(region["image"]), tuple(lines))
 
     def whole(self, name: str, lines: Iterable[str], *, heat: bool = True, side: int = IMAGE_SIDE) -> Shot:
@@ -182,7 +195,7 @@ class ReportSource:
             low, high = self.scale or (0, 0)
             drawn = overlay(fitted(image, side), self.run.map(name) if heat else None, None, low=low, high=high)
             if mask is not None:
-                rows = self._rows.get(name, self.regions.iloc[:0])
+                rows = self.regions.iloc[self._rows.get(name, [])]
                 scale = drawn.shape[1] / image.shape[1], drawn.shape[0] / image.shape[0]
                 boxes = rows[["x", "y", "width", "height"]].to_numpy(float) * np.tile(scale, 2)
                 outline(drawn, mask, boxes, [self.look(int(label)).colour for label in rows["label"]])

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +129,7 @@ class ActionLog:
         self, kind: str, body: Body, *, key: str, request: str = "", base: UncorrectedClasses | None = None
     ) -> Row:
         """Add a row; when this returns it is on disk."""
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         digest = base.digest if base else ""
         database = self._database
         try:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..assign.large import LARGE, sample
 from ..checksums import stable_hash
 from ..errors import RunError
 from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
 from ..learn.cluster import kmeans
+from ..learn.rows import vectors
 from ..regions.drawn import Drawn, as_drawn
 from ..run.finished import FinishedRun, Key
 from .action_log import Row
@@ -314,7 +316,8 @@ def split_regions(path: Path, keys: Sequence[Key], n_parts: int) -> npt.NDArray[
     if not run.rows.keys() >= set(keys):
         raise ConflictError("The regions of this run have changed: look again.")
     rows = [run.rows[key] for key in keys]
-    features = classifier.space.transform({name: part[rows] for name, part in run.features.items()})
-    if len(np.unique(features, axis=0)) < n_parts:
+    features = vectors(classifier.space, {name: part[rows] for name, part in run.features.items()})
+    seed = run.model.config.random_state
+    if len(np.unique(features[sample(len(rows), LARGE, seed)], axis=0)) < n_parts:
         return np.zeros(len(keys), np.int64)
-    return kmeans(np.asarray(features, np.float32), n_parts, run.model.config.random_state)
+    return kmeans(features, n_parts, seed)

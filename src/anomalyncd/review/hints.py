@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..assign.large import BLOCK, blocks, is_large
 from ..errors import RunError
 from ..guide.copies import copies
 from ..labels import NORMAL
+from ..learn.rows import vectors
 from ..run.finished import FinishedRun
 from . import schema
 from .classes import ConflictError, CorrectedClasses, UncorrectedClasses
@@ -28,7 +30,7 @@ DAMAGED = (RunError, KeyError, TypeError, ValueError, OverflowError)  # of a str
 
 
 class Likeness:
-    """Unit vectors (R, D) float32 of all regions of one state of the tables, read when first asked for."""
+    """Unit vectors (R, D) of all regions of one state of the tables, read when first asked for: of very many in 16 bits."""
 
     def __init__(self) -> None:
         self._vectors = lru_cache(1)(self._read)
@@ -36,8 +38,12 @@ class Likeness:
 
     def nearest(self, classes: UncorrectedClasses, region: int, count: int) -> list[tuple[int, float]]:
         """Regions most like this one, and how alike they are (cosine), the likest first; itself left out."""
-        vectors = self._vectors(classes.run.path, classes.table, classes.learned)
-        alike = vectors @ vectors[region]
+        known = self._vectors(classes.run.path, classes.table, classes.learned)
+        own = known[region].astype(np.float32)
+        # 32 bits where they are few: then these are the vectors themselves, and nothing is copied.
+        step = BLOCK if is_large(known) else len(known)
+        pieces = (known[start : start + step] for start in range(0, len(known), step))
+        alike = np.concatenate([piece.astype(np.float32, copy=False) @ own for piece in pieces])
         alike[region] = -np.inf
         best = np.argsort(-alike, kind="stable")[: min(count, len(alike) - 1)]
         return [(int(row), float(alike[row])) for row in best]
@@ -52,16 +58,19 @@ class Likeness:
         return [] if store.scenes is None or len(store.scenes) != n_images else copies(store.scenes)
 
     @staticmethod
-    def _read(path: Path, _table: str, _learned: str) -> npt.NDArray[np.float32]:
+    def _read(path: Path, _table: str, _learned: str) -> npt.NDArray[np.floating]:
         run = FinishedRun(path, device="cpu")  # one that is let go afterwards: its features are larger than these
         classifier = run.model.classifier
         if classifier is None:
             raise RunError(
                 f"{path}: nothing was learned in this run, so nothing is known of what its regions look like."
             )
-        vectors = np.array(classifier.space.transform(run.features), np.float32)
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors
+        rows = vectors(classifier.space, run.features)
+        out = np.empty(rows.shape, np.float16 if is_large(rows) else np.float32)
+        for block in blocks(len(rows)):
+            some = rows[block]
+            out[block] = some / np.maximum(np.linalg.norm(some, axis=1, keepdims=True), 1e-12)
+        return out
 
 
 def similar_answer(session: Session, likeness: Likeness, region: int, limit: int) -> schema.SimilarAnswer:

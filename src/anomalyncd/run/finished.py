@@ -21,10 +21,12 @@ from ..data.images import read_image
 from ..data.maps import StackRow, read_map, read_mask
 from ..discovery.classify import Predictor
 from ..discovery.model import DiscoveryModel
-from ..errors import BadFileError, MissingRunError, RunError
+from ..errors import BadFileError, MissingRunError, RunError, StoreError
 from ..labels import UNKNOWN, default_name
 from ..learn.classifier import FeatureParts
 from ..paths import path_of
+from ..places.names import file_named
+from ..places.stored import File
 from ..progress import Silent
 from ..regions.crops import drawn_masks, read_crop, resized
 from ..regions.find import find_regions
@@ -247,7 +249,7 @@ with `anomalyncd discover`.
 
     def image(self, name: str) -> npt.NDArray[np.uint8] | None:
         """(H, W, 3) uint8 RGB."""
-        source = self._given[name].image if name in self._given else self.file(name) or Path(name)
+        source = self._given[name].image if name in self._given else self.file(name) or file_named(name)
         return _readable(read_image, source)
 
     def map(self, name: str) -> npt.NDArray[np.float32] | None:
@@ -281,10 +283,10 @@ with `anomalyncd discover`.
         name = self.regions["crop"].iloc[row] if "crop" in self.regions else None
         return read_crop(self.folder.place(name)) if isinstance(name, str) and name else (None, None)
 
-    def file(self, name: str) -> Path | None:
-        """Where the image lay when the run was made; None for an array."""
+    def file(self, name: str) -> File | None:
+        """Where the image lay when the run was made; None for an array. In a store that nobody has named it is not read."""
         place = self._cell(name, "file")
-        return Path(place).absolute() if place else None
+        return file_named(place).absolute() if place else None
 
     def size(self, name: str) -> tuple[int, int]:
         """(H, W) of an image, without reading it."""
@@ -344,5 +346,5 @@ def read_corrections(run: Path) -> dict[Key, int]:
 def _readable(reader: Callable[[S], T], source: S) -> T | None:
     try:
         return reader(source)
-    except BadFileError:
+    except (BadFileError, StoreError):
         return None

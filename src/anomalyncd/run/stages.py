@@ -19,6 +19,7 @@ from ..data.dataset import Dataset, Picture, Sample, Source
 from ..data.maps import StackRow
 from ..detect import Detector
 from ..model.backbone import resolve_name
+from ..places.stored import File
 from ..progress import Silent
 from .detector import DETECTOR, state_of
 from .folder import COUNT, FORMAT, HISTORY, MODEL_FILE, RANGE, RETRAINED, RunFolder
@@ -200,7 +201,7 @@ def fingerprint(samples: Sequence[Sample], run: Path | None = None) -> list[Any]
     ]
 
 
-def file_identity(path: Path | StackRow, run: Path | None = None) -> list[Any]:
+def file_identity(path: File | StackRow, run: Path | None = None) -> list[Any]:
     """Name, size and time of a file, or of a row of a stack."""
     inside = run is not None and isinstance(path, Path) and path.is_relative_to(run)
     name = path.relative_to(run).as_posix() if inside else str(path)  # type: ignore[union-attr, arg-type]

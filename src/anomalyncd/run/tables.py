@@ -17,6 +17,7 @@ from ..data.dataset import Sample, Source
 from ..data.limits import MAX_SIDE, VARIABLE, memory_limit
 from ..data.maps import StackRow
 from ..errors import RunError
+from ..places.stored import File, Stored
 from ..regions.records import MOST_REGIONS, ImageRecord
 from .folder import (
     CLASS_NAMES,
@@ -84,7 +85,7 @@ def manifest(images: Sequence[ImageRecord], items: Sequence[Sample], run: Path) 
     )
 
 
-def is_changed(path: Path, row: Mapping[Any, Any], written: int) -> bool:
+def is_changed(path: File, row: Mapping[Any, Any], written: int) -> bool:
     """Whether a file is another than the one that a row of manifest.csv is about.
 
     One of the same size and time is taken for the same; of others the content tells. written : time (ns) of the table,
@@ -106,6 +107,8 @@ def is_changed(path: Path, row: Mapping[Any, Any], written: int) -> bool:
 def _place(source: Source | None, run: Path) -> str:
     if isinstance(source, StackRow):
         return str(replace(source, path=source.path.absolute()))
+    if isinstance(source, Stored):
+        return str(source)
     if not isinstance(source, Path):
         return ""
     inside = source.is_relative_to(run / "maps")

@@ -24,6 +24,7 @@ from ..labels import UNKNOWN
 from ..regions.extract import Extracted
 from ..regions.records import ImageRecord
 from .guard import try_later
+from .pace import SHARE_OF_TIME, Pace
 from .traffic import Limits, Metrics
 from .uploads import Upload
 
@@ -66,7 +67,7 @@ class Batcher:
     Parameters
     ----------
     predictor : of a run; only one thread of this object ever uses its network and detector
-    limits : `queue`, `decoded_pixels`, `batch`, `wait_seconds`, `threads`, `pixels` and `map_pixels` are used
+    limits : `queue`, `seconds`, `decoded_pixels`, `batch`, `wait_seconds`, `threads`, `pixels` and `map_pixels` are used
     """
 
     def __init__(self, predictor: Predictor, limits: Limits, metrics: Metrics) -> None:
@@ -74,6 +75,7 @@ class Batcher:
         self._numbers = itertools.count()  # of images, so that those of any requests can share a batch
         self._lock = threading.Condition()
         self.in_flight = self._decoded = 0  # images that wait or are worked on, and their pixels
+        self._pace = Pace()
         self._ready: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(limits.threads, thread_name_prefix="anomalyncd-read")
         self._helpers = ThreadPoolExecutor(limits.threads, thread_name_prefix="anomalyncd-prepare")
@@ -87,9 +89,13 @@ class Batcher:
     def submit(self, uploads: Sequence[Upload]) -> list[Future[Classed]]:
         """One future for each image, all or none; an image that cannot be read raises a BadFileError there."""
         with self._lock:
-            if self.in_flight + len(uploads) > self.limits.queue:
+            wanted = self.in_flight + len(uploads)
+            late = self.in_flight and self._pace.wait(wanted) > SHARE_OF_TIME * self.limits.seconds
+            if wanted > self.limits.queue or late:
                 raise try_later(f"{self.in_flight} images are waiting already: try again later.")
-            self.in_flight += len(uploads)
+            if not self.in_flight:
+                self._pace.begin(time.monotonic())
+            self.in_flight = wanted
         jobs = [_Job(next(self._numbers), upload) for upload in uploads]
         for job in jobs:
             self._readers.submit(self._read, job)
@@ -157,6 +163,8 @@ class Batcher:
                     self._answer([job])
             return
         self.metrics.batch_done(len(jobs), time.perf_counter() - started)
+        with self._lock:
+            self._pace.end(len(jobs), time.monotonic())
         for job in jobs:
             self._end(job, found[job.index])
 

@@ -17,6 +17,8 @@ from ..discovery.maps import make_maps
 from ..errors import DataError, SettingsError
 from ..model.device import choose_device
 from ..paths import resolved, stem_of
+from ..places.names import place_of
+from ..places.stored import File
 from ..progress import Silent
 from ..regions.records import ImageRecord, report_files
 from ..run.folder import IMAGES_TABLE, LOG, MAPS, METRICS, SCORES, RunFolder
@@ -51,7 +53,7 @@ def detect_images(
     out: Path,
     progress: Silent,
     *,
-    normal: Path | None = None,
+    normal: str | File | None = None,
     fitted: Path | None = None,
     engine: Engine | None = None,
 ) -> DetectionRun:
@@ -66,7 +68,7 @@ def detect_images(
     """
     _check_names(inputs)
     choose_device(config.device)
-    inputs.check_outside(out, *([] if normal is None else [normal]))
+    inputs.check_outside(out, *([] if normal is None else [place_of(normal, "normal")]))
     if fitted is not None and resolved(fitted) == resolved(out):
         raise SettingsError(f"{out}: the maps would replace the detector that makes them. Choose another folder.")
     normal_images = gather_normal(normal).samples

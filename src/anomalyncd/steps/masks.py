@@ -14,17 +14,18 @@ from ..data.dataset import Sample
 from ..data.layouts import find_files
 from ..data.maps import MAP_SUFFIXES
 from ..errors import BadFileError, DataError, RunError, SettingsError
-from ..paths import resolved
+from ..paths import is_inside
+from ..places.stored import File
 from ..progress import Silent
 from ..run.folder import RunFolder
 from ..run.tables import to_csv
 
 
-def binarize_folder(maps: Path, out: Path, config: Config, progress: Silent) -> pd.DataFrame:
+def binarize_folder(maps: File, out: Path, config: Config, progress: Silent) -> pd.DataFrame:
     """Write one mask a map, in the same tree, and `masks.csv`: map, threshold, n_regions, message."""
     if not maps.is_dir():
         raise DataError(f"{maps}: expected a folder of anomaly maps.")
-    if resolved(out).is_relative_to(resolved(maps)):
+    if is_inside(out, maps):
         raise SettingsError(f"{out}: the masks would lie among the maps. Choose a folder outside {maps}.")
     if out.exists() and not out.is_dir():
         raise RunError(f"{out}: expected a folder for the masks, but this is a file.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,13 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..binarize.ignore import without
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, Picture
 from ..data.images import read_image
 from ..discovery.relearn import RunState, learn_again
 from ..errors import BadFileError, DataError
 from ..grid import top_mean
 from ..labels import NORMAL, default_name
 from ..paths import resolved
+from ..places.names import look_up
+from ..places.stored import File
 from ..progress import Advance, Silent
 from ..run.detector import read_detector, save_detector
 from ..run.finished import FinishedRun
@@ -65,8 +67,10 @@ def learn_normal(
         shown = [sample.image for sample in normal]
         with progress.task("Normal images", len(shown)) as advance:
             detector.learn_more(_pictures(shown, advance))
-        given = {resolved(image) for image in shown if isinstance(image, Path)}
-        own = {name: file for name in images["image"] if (file := finished.file(name)) is not None and file.is_file()}
+        given = {resolved(image) for image in shown if isinstance(image, File)}
+        files = {name: file for name in images["image"] if (file := finished.file(name)) is not None}
+        look_up(files.values())
+        own = {name: file for name, file in files.items() if file.is_file()}
         names = [name for name in images["image"][images["label"] > NORMAL] if name in own]
         names = [name for name in names if resolved(own[name]) not in given]
         with progress.task("Looking again", len(names)) as advance:
@@ -99,9 +103,7 @@ def _take_for_normal(finished: FinishedRun, folder: RunFolder, names: list[str])
     folder.commit(files)
 
 
-def _pictures(
-    sources: list[Path | npt.NDArray[np.uint8]] | list[Path], advance: Advance
-) -> Iterator[npt.NDArray[np.uint8]]:
+def _pictures(sources: Sequence[Picture], advance: Advance) -> Iterator[npt.NDArray[np.uint8]]:
     for source in sources:
         advance()
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import tee
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,8 @@ from ..data.layouts import product_folder
 from ..data.maps import read_map, read_mask
 from ..errors import BadFileError, DataError
 from ..metrics import PixelScores, box_rates, image_auroc
+from ..places.names import place_of
+from ..places.stored import File
 from ..progress import Advance, Silent
 from ..regions.records import and_more
 
@@ -44,7 +45,7 @@ class DetectionScores:
     box_fnr_images: float | None = None
 
 
-def load_truth(images: Path, masks: Path | None, exclude: Collection[str], progress: Silent) -> Dataset:
+def load_truth(images: str | File, masks: str | File | None, exclude: Collection[str], progress: Silent) -> Dataset:
     """Labels and masks of the images: masks that are given, of a table, or of `ground_truth/` beside `test/`."""
     if masks is not None:
         return load_dataset(images, masks=masks, exclude=exclude, with_maps=False)
@@ -164,10 +165,11 @@ def _is_normal(sample: Sample) -> bool:
     return sample.label is not None and sample.label.lower() in NORMAL_NAMES
 
 
-def _ground_truth(images: Path) -> Path | None:
+def _ground_truth(images: str | File) -> File | None:
     """Masks beside the images, as MVTec AD has them."""
-    if not images.is_dir():
+    folder = place_of(images, "images")
+    if not folder.is_dir():
         return None
-    root = product_folder(images.absolute(), "test")
+    root = product_folder(folder.absolute(), "test")
     beside = root.parent / "ground_truth"
     return beside if root.name == "test" and beside.is_dir() else None
