@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from anomalyncd.demo import make_line
 from anomalyncd.errors import DataError, RunError, SettingsError
 from anomalyncd.ray.pool import ATTEMPTS, RayEngine, most_workers
 from at_work import Steps, busy_workers
-from scenes import content
+from scenes import GOOD, KINDS, TINY, content, write_scenes
 
 pytest.importorskip("ray", reason="Ray is not installed")
 SAMPLES = [Sample(f"{k}.png", Path(f"{k}.png")) for k in range(12)]
@@ -220,15 +221,18 @@ def test_a_full_disk_changes_nothing(
     assert told(discovered(line, tmp_path / "run", "patchcore", engine)) == local["patchcore"]
 
 
-def test_new_images_are_taken_in_by_workers_too(line: Path, engine: RayEngine, tmp_path: Path) -> None:
-    more = make_line(
-        tmp_path / "more", n_per_class=9, n_normal=9, n_combined=0, size=64, kinds=["hole", "print"], seed=5
+def test_new_images_are_taken_in_by_workers_too(engine: RayEngine, tmp_path: Path) -> None:
+    old, new, normal = (
+        write_scenes(tmp_path / name, kinds, seed=seed) / "images"
+        for seed, (name, kinds) in enumerate({"old": KINDS, "new": [GOOD, 0, 1, 2] * 5, "good": [GOOD] * 8}.items())
     )
+    first = AnomalyNCD(4, **TINY, detect={"settings": {"size": 64, "map_size": 64}})
+    first.fit(old, normal=normal, run=tmp_path / "local")
+    shutil.copytree(tmp_path / "local", tmp_path / "ray")
     found = {}
     for name, own in (("local", None), ("ray", engine)):
-        run = discovered(line, tmp_path / name, "patchcore", None)
-        model = AnomalyNCD.load(run)
+        model = AnomalyNCD.load(tmp_path / name)
         model.engine = own
-        model.update(more / "images")
-        found[name] = told(run)
+        assert model.update(new).n_images == 20
+        found[name] = told(tmp_path / name)
     assert found["ray"] == found["local"]

@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from ..checksums import sha256
 from ..config import Config, make_config
 from ..detect import Detector, load_detector
@@ -22,7 +24,10 @@ CHECKSUMS = "detector.json"
 def save_detector(detector: Detector, folder: RunFolder) -> None:
     """Into an empty folder, whatever a killed call may have left."""
     partial = folder.place(DETECTOR + PARTIAL)
-    detector.save(partial)
+    try:
+        detector.save(partial)
+    except SafetensorError as error:  # what the library makes of a full disk
+        raise OSError(str(error)) from error
     folder.remove(DETECTOR)
     partial.rename(folder.place(DETECTOR))
     folder.write_json(CHECKSUMS, _checksums(folder))
