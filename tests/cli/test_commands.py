@@ -70,6 +70,13 @@ def test_discover_writes_the_run_folder(run: Path) -> None:
     assert sheet.width > 500 and sheet.height > 128 * regions["label"].nunique()
 
 
+def test_discover_computes_as_precisely_as_it_is_told(line: Path, run: Path, tmp_path: Path) -> None:
+    discover(line, "--out", tmp_path / "run", "--exclude", "combined", "--precision", "bfloat16")
+    assert "precision: bfloat16" in (tmp_path / "run" / "config.yaml").read_text()
+    assert "precision: auto" in (run / "config.yaml").read_text()
+    assert labels(tmp_path / "run") == labels(run)
+
+
 def test_discover_says_what_it_found_and_what_to_do_next(line: Path, tmp_path: Path) -> None:
     result = discover(line, "--out", tmp_path / "my run", "--exclude", "combined")
     assert "12 images, 9 regions, 0 files skipped" in result.stdout

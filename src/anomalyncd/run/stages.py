@@ -28,6 +28,7 @@ from .store import RegionStore
 from .tables import to_csv
 
 T = TypeVar("T")
+LOOK = 2  # raised when the same network and settings give other maps or features
 MAP_FIGURES = ("scores", "peaks", "normal_scores", "normal_peaks")  # of each map, in its units; None if infinite
 
 
@@ -178,7 +179,7 @@ class Stages:
     def _network(self) -> list[Any]:
         weights = self.config.model.weights
         identity = None if weights is None else file_identity(weights)
-        return [FORMAT, __version__, self.config.model.backbone, identity, self.config.precision]
+        return [FORMAT, __version__, LOOK, self.config.model.backbone, identity, self.config.precision]
 
     def _features(self) -> list[Any]:
         """All that the features of a region depend on, besides its files."""
