@@ -55,8 +55,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     labels_ : (N,) int, class of each image that could be read: 0 normal, 1 … defects
-    probabilities_ : (N, K) float, columns in the order of `classes_`
-    classes_ : (K,) int
+    probabilities_, classes_ : (N, K) float, with columns in the order of the latter, (K,) int
     regions_, images_ : tables with the columns of regions.csv and images.csv
     history_ : loss of each epoch
     seconds_ : stage → time that it took in this call; empty after `load`
@@ -316,9 +315,9 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             run.model = model
         self.run_, self.model_, self.classes_, self.seconds_ = run, run.model, run.model.classes, {}
         self.images_, self.regions_, self.skipped_, self.history_ = run.images, run.regions, run.skipped, run.history
-        columns = [f"p_{k}" for k in self.classes_.tolist()]
         try:
-            self.probabilities_: npt.NDArray[np.float64] = run.images[columns].to_numpy(np.float64)
+            found = run.images[[f"p_{k}" for k in self.classes_.tolist()]]
+            self.probabilities_: npt.NDArray[np.float64] = found.to_numpy(np.float64)
             self.labels_: npt.NDArray[np.int64] = run.images["label"].to_numpy(np.int64)
         except (KeyError, ValueError) as error:
             raise RunError(f"{run.path / IMAGES_TABLE}: does not fit the model beside it ({error}).") from error
