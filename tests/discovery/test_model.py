@@ -257,3 +257,25 @@ def test_the_extractor_is_the_run_s_own(monkeypatch: pytest.MonkeyPatch) -> None
     off = calibrated(settings={"unknown": {"foreign_rate": 0}})
     off.extractor(network=network)  # type: ignore[arg-type]
     assert seen[1][1] == {"scenes": False}
+
+
+def test_what_is_unknown_is_fitted_once_to_the_same_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anomalyncd.discovery import model as module
+
+    calls: list[int] = []
+    plain = module.fit_unknown
+    monkeypatch.setattr(module, "fit_unknown", lambda *given, **named: (calls.append(1), plain(*given, **named))[1])
+    parts = {"patches": np.random.default_rng(0).normal(size=(6, 1, 1, 4)).astype(np.float16)}
+    regions = [region(index) for index in range(6)]
+    known = model(3)
+    known.classifier = Classifier(FeatureSpace({"patches": 1.0}).fit(parts), np.eye(4, dtype=np.float32)[:2])
+    first = known.fit_unknown(parts, regions)
+    again = known.fit_unknown(parts, regions)
+    assert len(calls) == 1 and np.array_equal(first, again)
+    again[:] = 7  # a caller may change what it was given
+    assert np.array_equal(known.fit_unknown(parts, regions), first)
+    known.fit_unknown(parts, regions, np.array([True] * 5 + [False]))
+    known.fit_unknown(dict(parts), regions)
+    known.classifier = Classifier(FeatureSpace({"patches": 1.0}).fit(parts), np.eye(4, dtype=np.float32)[:2])
+    known.fit_unknown(parts, regions)
+    assert len(calls) == 4

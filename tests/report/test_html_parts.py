@@ -12,12 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anomalyncd.assign import large
 from anomalyncd.model.attention import Guidance
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 from anomalyncd.report import cards
 from anomalyncd.report.cards import choose
 from anomalyncd.report.network import MARGIN, SIDE, class_attention, project, sprite, subsample
-from anomalyncd.report.source import outline
+from anomalyncd.report.source import ReportSource, outline
 
 
 @pytest.mark.parametrize("guidance", ["none", "all", "patch", "class"])
@@ -106,6 +107,24 @@ def test_chosen_regions_are_the_surest_and_the_least_sure(rows: list[Any], n_fir
     best = rest.groupby("image")["probability"].max().sort_values(ascending=False)
     chosen = rest.loc[first[: min(n_first, n_images)], "probability"]
     assert chosen.tolist() == best.tolist()[: len(chosen)]
+
+
+def test_how_typical_a_region_is_of_many_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 6)).astype(np.float32)
+    labels = rng.integers(0, 3, 400)
+
+    def typical(vectors: Any) -> np.ndarray:
+        source = object.__new__(ReportSource)
+        source.regions = pd.DataFrame({"label": labels})
+        source.__dict__["vectors"] = vectors
+        return source.typical
+
+    middles = [x[labels == label].mean(axis=0) for label in range(3)]
+    expected = [row @ middles[label] / np.linalg.norm(middles[label]) for row, label in zip(x, labels, strict=True)]
+    np.testing.assert_allclose(typical(x), expected, atol=1e-5)
+    monkeypatch.setattr(large, "LARGE", 50)
+    np.testing.assert_allclose(typical(large.Lazy(lambda rows: x[rows], x.shape)), expected, atol=1e-5)
 
 
 def test_of_equally_sure_regions_the_typical_come_first() -> None:

@@ -8,12 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anomalyncd.assign import large
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.tables import read_csv
 
 
-def test_similar_regions_are_the_nearest_by_features(client: Any, run: Path) -> None:
+@pytest.mark.parametrize("limit", [large.LARGE, 3])
+def test_similar_regions_are_the_nearest_by_features(
+    client: Any, run: Path, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many, whose vectors are kept in 16 bits, as well."""
+    monkeypatch.setattr(large, "LARGE", limit)
     found = FinishedRun(run, device="cpu")
     vectors = np.asarray(found.model.classifier.space.transform(found.features), np.float64)  # type: ignore[union-attr]
     lengths = [float(np.sqrt((v * v).sum())) for v in vectors]

@@ -201,7 +201,7 @@ def _features(parts: FeatureParts, used: Rows, config: Config) -> large.Rows:
 
 
 def count_classes(parts: FeatureParts, used: Rows, config: Config, progress: Silent) -> CountEstimate:
-    """Estimate the number of classes from the regions that are learned from, on frozen features (R, V, L, C) of all."""
+    """Estimate the number of classes from the regions that are learned from, on the frozen features of all regions."""
     with progress.task("Number of classes", 1) as advance:
         found = estimate_count(_features(parts, used, config), config.most_classes, seed=config.random_state)
         advance()
