@@ -34,9 +34,10 @@ from anomalyncd.data import load_dataset
 from anomalyncd.data.gather import gather_normal
 from anomalyncd.data.images import read_image
 from anomalyncd.data.maps import read_mask
-from anomalyncd.detect.patchcore import PatchBank, PatchCore, RandomPool, greedy_coreset, locally_aware, turns
+from anomalyncd.detect.patchcore import PatchBank, PatchCore, locally_aware, turns
 from anomalyncd.grid import to_map, top_mean
 from anomalyncd.metrics import PixelScores, image_auroc
+from anomalyncd.model.coreset import RandomPool, greedy_coreset
 
 BANK, POOL = 10_000, 100_000
 SHARES = {"maximum": 0.0, "top 0.1 %": 0.001, "top 3 %": 0.03}

@@ -74,7 +74,8 @@ CONSTANTS: dict[str, Mapping[str, Any]] = {
     },
     "detect.learned": {"KEPT_BACK": 10, "LEAST_KEPT_BACK": 5, "EVERYWHERE": 1_000_000, "ROUND": 10},
     "detect.musc": {"LEAST_IMAGES": 5, "MOST_PRODUCTS": 16_777_216},
-    "detect.patchcore": {"QUERIES": 1024, "CANDIDATES": 256},
+    "detect.patchcore": {"QUERIES": 1024},
+    "model.coreset": {"ROWS": 1024, "CANDIDATES": 256},
     "detect.pni": {"WIDTH": 64, "BATCH": 4, "RATE": 1e-3},
     # The paper's rates are 0.005, and 0.001 for the projectors.
     "detect.rdpp": {
@@ -140,7 +141,7 @@ DEFAULTS: dict[str, Mapping[str, Any]] = {
     "detect.musc:References": {"windows": (1,)},
     "detect.patchcore:PatchCore": {"radius": 1, "bank_size": 10_000, "pool_size": 100_000, "rotations": 1},
     "detect.patchcore:PatchBank": {"radius": 1},
-    "detect.patchcore:greedy_coreset": {"seed": 0, "projected": 128},  # the paper's code
+    "model.coreset:greedy_coreset": {"seed": 0, "projected": 128},  # the paper's code
     "detect.pni:PNI": {"bank_size": 10_000, "kinds": 2048, "window": 9, "near": 4, "epochs": 5, "max_patches": 200_000},
     "detect.rdpp:RDPlusPlus": {"steps": 200},
     "detect.rdpp:sinkhorn_divergence": {"blur": 0.05, "iterations": 20},

@@ -317,7 +317,7 @@ class AnomalyNCD(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.images_, self.regions_, self.skipped_, self.history_ = run.images, run.regions, run.skipped, run.history
         try:
             found = run.images[[f"p_{k}" for k in self.classes_.tolist()]]
-            self.probabilities_: npt.NDArray[np.float64] = found.to_numpy(np.float64)
+            self.probabilities_ = found.to_numpy(np.float64)
             self.labels_: npt.NDArray[np.int64] = run.images["label"].to_numpy(np.int64)
         except (KeyError, ValueError) as error:
             raise RunError(f"{run.path / IMAGES_TABLE}: does not fit the model beside it ({error}).") from error

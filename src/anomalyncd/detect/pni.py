@@ -15,11 +15,11 @@ from torch import Tensor
 from ..errors import DataError
 from ..grid import TokenGrid
 from ..model.cascade import places
+from ..model.coreset import greedy_coreset
 from ..model.places import AT_ONCE, PLACES, NormalPlaces, features, nearest_words, neighbour_net, principal_axes
 from .base import Picture, check_least, check_windows
 from .learned import EVERYWHERE
 from .memory import MemoryDetector
-from .patchcore import greedy_coreset
 from .training import seeded, train
 
 WIDTH = 64  # numbers that a patch has for the network that looks at neighbours

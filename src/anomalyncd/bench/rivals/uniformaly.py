@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...detect.patchcore import greedy_coreset
 from ...errors import DataError, SettingsError
 from ...grid import kept_patches
 from ...learn.cluster import kmeans
+from ...model.coreset import greedy_coreset
 from .base import Features, Floats, Inputs, Labels, PatchRival, Tokens, image_key, on_grid, unit
 
 BLOCKS = range(2, 10)
