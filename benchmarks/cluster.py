@@ -26,7 +26,7 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
-from common import evenly, machine, positive, print_table, seeds_up_to
+from common import evenly, machine, positive, print_table
 
 from anomalyncd.blocks.engine import Block, Engine, Work
 from anomalyncd.config import make_config
@@ -130,7 +130,7 @@ def row(name: str, blocks: Sequence[Sequence[float]]) -> list[str]:
 def simulate(options: argparse.Namespace) -> None:
     times, cluster = json.loads(options.times.read_text()), Cluster()
     print(f"drawn from {options.times.name}: {times['images']} images, {times['regions']} regions, {times['backbone']}")
-    print(f"{options.images:,} images, {seeds_up_to(options.seeds)}, {cluster}")
+    print(f"{options.images:,} images, means of {options.seeds} seeds, {cluster}")
     print(f"learning {options.learning:g} h; calling process {options.extra:g} ms an image more, for Ray")
     rows, before, worth = [], 0.0, options.workers[0]
     for workers in options.workers:

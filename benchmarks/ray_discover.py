@@ -1,6 +1,6 @@
 """`discover --engine ray` of many small images: memory of the calling process, and what a second worker is worth.
 
-    python benchmarks/ray_discover.py [--images 20000] [--workers 1 2] [--normal 200] [--work FOLDER]
+    python benchmarks/ray_discover.py [--images 20000] [--workers 1 2] [--normal 200] [--size 64]
 
 Generated images of 64 px, 6 in 100 with a defect of three kinds; the tiny backbone (a random network), PatchCore on maps of
 48 px. Each number of workers has a run of its own, in a process of its own. Printed are the memory of the calling process
@@ -43,11 +43,12 @@ def main() -> None:
     parser.add_argument("--images", type=positive, default=20_000)
     parser.add_argument("--normal", type=positive, default=200, help="images that the detector learns from")
     parser.add_argument("--workers", type=positive, nargs="+", default=[1, 2])
+    parser.add_argument("--size", type=positive, default=64, help="of the images as the networks see them, in pixels")
     parser.add_argument("--work", type=Path, help="folder for images and runs; a temporary one by default")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measured(options.work, options.workers[0])))
+        print(json.dumps(measured(options.work, options.workers[0], options.size)))
         return
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="ray-discover-") as temporary:
@@ -58,6 +59,7 @@ def main() -> None:
         found = {}
         for workers in options.workers:
             command = [sys.executable, __file__, "--one", "--work", str(work), "--workers", str(workers)]
+            command += ["--size", str(options.size)]
             ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
             found[workers] = json.loads(ended.stdout.splitlines()[-1])
             report(workers, found[workers], options.images)
@@ -105,13 +107,13 @@ class Watched(Silent):
         self.stages[name] = {key: value - before.get(key, 0.0) for key, value in clocks().items()}
 
 
-def measured(work: Path, workers: int) -> dict[str, Any]:
+def measured(work: Path, workers: int, size: int) -> dict[str, Any]:
     """Of one run."""
     watched = Watched()
-    small = {"size": 64, "map_size": 48, "batch_size": 16}
+    small = {"size": size, "map_size": 48, "batch_size": 16}
     model = AnomalyNCD(
         4, progress=watched, backbone="tiny", device="cpu", features={"views": 1},
-        model={"input_size": 64, "image_size": 64}, crop={"size": 64}, detect={"settings": small},
+        model={"input_size": size, "image_size": size}, crop={"size": size}, detect={"settings": small},
     )  # fmt: skip
     run = work / f"run-{workers}"
     with RayEngine(workers) as model.engine:
@@ -151,7 +153,7 @@ def resident_mb(*, peak: bool = False) -> float:
 
 
 def report(workers: int, found: dict[str, Any], count: int) -> None:
-    print(f"\n{workers} workers, {count} images, {found['regions']} regions; classes {found['classes']}")
+    print(f"\nworkers: {workers}, {count} images, {found['regions']} regions; classes {found['classes']}")
     for name, marks in found["memory"].items():
         print(
             f"memory of the calling process, {name}: " + ", ".join(f"{k} images {v:.0f} MB" for k, v in marks.items())

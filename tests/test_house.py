@@ -37,7 +37,7 @@ UPPER = ("report", "review", "serve", "export", "bench", "watch", "day", "plot",
 # A run is read through FinishedRun and the estimator. These are not ways to read one: names of files, the work folders of
 # bench, tables and folders that a user asked for, and functions that do a whole job.
 OPEN_TO_UPPER = {
-    "run.finished", "run.evaluate", "run.folder", "run.stages", "run.writer", "run.whole",
+    "run.finished", "run.evaluate", "run.folder", "run.stages", "run.writer", "whole",
     "run.detector.detector_config", "run.tables.REGION_COLUMNS", "run.tables.DIGITS", "discovery.classify",
     "steps.detect", "discovery.maps.make_maps", "steps.masks",
     "discovery.maps.normal_samples", "discovery.relearn.relearn", "discovery.relearn.Move", "discovery.torchrun.together",

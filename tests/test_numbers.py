@@ -35,7 +35,7 @@ CONSTANTS: dict[str, Mapping[str, Any]] = {
     },
     "model.weights": {"HUB_TIMEOUT_SECONDS": 5},
     "learn.cluster": {
-        "RESTARTS": 20, "MOST_STEPS": 200, "TOLERANCE": 1e-4, "MOST_IN_TREE": 3000, "RESAMPLES": 20, "MOST_RESAMPLED": 1000,
+        "RESTARTS": 20, "MOST_STEPS": 200, "EACH": 20, "MOST_IN_TREE": 3000, "RESAMPLES": 20, "MOST_RESAMPLED": 1000,
         "DEFAULT_TEMPERATURE": 0.1,
     },
     "learn.features": {"PEAK_SHARE": 0.15},
@@ -56,7 +56,15 @@ CONSTANTS: dict[str, Mapping[str, Any]] = {
     "assign.images": {"RELATIVE_TEMPERATURE": 0.1},
     "assign.new_kinds": {"MOST": 0.75, "SUSPECTS": 0.2, "ODD": 0.01, "MOST_KNOWN": 2000, "MOST_STEPS": 20},
     "assign.normal_kind": {"LEAST_IMAGES": 5, "MOST_ABOVE": 0.95},
-    "assign.outliers": {"LARGEST": 5, "FAR": 3, "BLOCK": 1024},
+    "assign.outliers": {"LARGEST": 5, "FAR": 3},
+    "assign.alike": {"SAME": 1e-3, "SHARE": 0.1},
+    # -1.2816 and -0.2533 are the tenth and the fortieth percentile of the bell curve.
+    "assign.contamination": {
+        "BANK_IMAGES": 4, "IMAGE_ROWS": 130, "LEAST_IMAGES": 16, "WIDTH": 128, "ROUNDS": 3, "HIGHEST": 0.01, "LEAST_ROWS": 3,
+        "WRONG": 0.01, "CLEAR": 3, "REFINED": 10, "LEAST_SPREAD": 0.01, "LOW": 0.1, "HIGH": 0.4, "LOW_Z": -1.2816,
+        "HIGH_Z": -0.2533,
+    },
+    "large": {"LARGE": 10_000, "BLOCK": 1024, "COMPARED": 2048, "OF_A_CELL": 256, "AXES": 64, "STEPS": 5, "LEARNED": 8192},
     "assign.product": {"MARGIN": 2, "STOP": 1, "SAME_LIGHT": 0.01, "FEWEST": 8},
     "assign.tree": {"MOST_OF_A_CLASS": 500, "EXAMPLES": 6},
     "assign.unknown": {
@@ -74,7 +82,7 @@ CONSTANTS: dict[str, Mapping[str, Any]] = {
     },
     "detect.learned": {"KEPT_BACK": 10, "LEAST_KEPT_BACK": 5, "EVERYWHERE": 1_000_000, "ROUND": 10},
     "detect.musc": {"LEAST_IMAGES": 5, "MOST_PRODUCTS": 16_777_216},
-    "detect.patchcore": {"QUERIES": 1024},
+    "detect.patchcore": {"QUERIES": 1024, "PROBES": 5, "DIRECTIONS": 256, "NEAREST": 4, "PART": 144},
     "model.coreset": {"ROWS": 1024, "CANDIDATES": 256},
     "detect.pni": {"WIDTH": 64, "BATCH": 4, "RATE": 1e-3},
     # The paper's rates are 0.005, and 0.001 for the projectors.

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from anomalyncd.assign import large, new_kinds
+from anomalyncd import large
+from anomalyncd.assign import new_kinds
 from anomalyncd.assign.new_kinds import MOST, _is_nearer, average_linkage, open_classes
 
 WIDTH = 60

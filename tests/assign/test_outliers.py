@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anomalyncd.assign import large
+from anomalyncd import large
 from anomalyncd.assign.outliers import LARGEST, outlier_groups
 
 WIDTH = 16

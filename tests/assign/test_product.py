@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anomalyncd.assign import large
+from anomalyncd import large
 from anomalyncd.assign import product as module
 from anomalyncd.assign.product import Product, exposure, fit_product
 

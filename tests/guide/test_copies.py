@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anomalyncd import AnomalyNCD
-from anomalyncd.assign import large
+from anomalyncd import AnomalyNCD, large
 from anomalyncd.guide.copies import copies
 from scenes import KINDS, TINY, write_scenes
 

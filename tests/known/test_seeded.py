@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anomalyncd.assign import large
+from anomalyncd import large
 from anomalyncd.errors import DataError
 from anomalyncd.known import seeded as module
 from anomalyncd.known.seeded import count_with_known, robust_clusters, seeded_clusters, suspects

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from anomalyncd.assign import large
+from anomalyncd import large
 from anomalyncd.assign.alike import copy_groups
 from anomalyncd.errors import DataError
 from anomalyncd.learn import cluster as module

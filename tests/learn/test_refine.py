@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anomalyncd.assign import large
+from anomalyncd import large
 from anomalyncd.learn import refine as module
 from anomalyncd.learn.refine import _level, _sampled, _weights, refine
 

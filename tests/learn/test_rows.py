@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anomalyncd.assign import large
-from anomalyncd.assign.large import Lazy
+from anomalyncd import large
+from anomalyncd.large import Lazy
 from anomalyncd.learn.classifier import Classifier
 from anomalyncd.learn.features import FeatureSpace
 from anomalyncd.learn.rows import block_rows, fit_space, vectors

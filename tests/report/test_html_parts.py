@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anomalyncd.assign import large
+from anomalyncd import large
 from anomalyncd.model.attention import Guidance
 from anomalyncd.model.backbone import MaskGuidedViT, tiny_vit
 from anomalyncd.report import cards

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anomalyncd.assign import large
+from anomalyncd import large
 from anomalyncd.run.finished import FinishedRun
 from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.tables import read_csv

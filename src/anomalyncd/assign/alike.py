@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from .large import near
+from ..large import near
 
 SAME = 1e-3  # 1 − cosine up to which two points are copies, whatever the others look like
 SHARE = 0.1  # of the usual distance to the nearest: so near are shots of the same part

@@ -14,7 +14,7 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.metrics import silhouette_score
 from threadpoolctl import threadpool_limits
 
-from .large import Rows
+from ..large import Rows
 
 Points = npt.NDArray[np.float64]
 Verdict = Literal["agreed", "cannot tell", "one kind", "too few"]

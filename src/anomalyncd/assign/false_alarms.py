@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .large import LARGE
+from ..large import LARGE
 
 Floats = npt.NDArray[np.float64]
 Features = npt.NDArray[np.float32]

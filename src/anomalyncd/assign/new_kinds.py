@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, linkage
 
-from .large import Lazy, Rows, at, heaped, is_large, near, sums_by
-from .large import blocks as pieces
+from ..large import Lazy, Rows, at, heaped, is_large, near, sums_by
+from ..large import blocks as pieces
 from .unknown import LEAST, fit_unknown, joined, limit_for, mean_of
 
 Floats = npt.NDArray[np.float32]

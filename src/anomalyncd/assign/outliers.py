@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from .large import Rows, at, near
+from ..large import Rows, at, near
 
 LARGEST = 5  # regions of a group
 FAR = 3.0  # robust standard deviations above the median

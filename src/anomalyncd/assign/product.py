@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .large import LARGE, Lazy, near, sample
+from ..large import LARGE, Lazy, near, sample
 from .unknown import BLOCK, LEAST, MOST_REFERENCES, limit_for
 
 Floats = npt.NDArray[np.float32]

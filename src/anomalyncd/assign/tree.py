@@ -10,7 +10,7 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import linkage, to_tree
 from scipy.spatial.distance import pdist, squareform
 
-from .large import Rows, is_large, sums_by
+from ..large import Rows, is_large, sums_by
 
 Labels = npt.NDArray[np.int64]
 Key = tuple[str, int]  # image, region

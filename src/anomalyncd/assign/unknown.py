@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .large import Lazy, Rows, is_large, near
-from .large import blocks as pieces
+from ..large import Lazy, Rows, is_large, near
+from ..large import blocks as pieces
 
 Floats = npt.NDArray[np.float32]
 Distances = npt.NDArray[np.float64]

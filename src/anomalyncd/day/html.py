@@ -13,7 +13,7 @@ from .. import __version__
 from ..errors import RunError, SettingsError
 from ..paths import path_of
 from ..report.source import Album, Shot
-from ..run.whole import create
+from ..whole import create
 from . import charts
 from .figures import DayFigures, day_figures
 from .pictures import newest

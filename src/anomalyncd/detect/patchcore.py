@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import cv2
@@ -28,6 +29,7 @@ QUERIES = 1024  # patches compared with the bank in one matrix product
 PROBES = 5  # rows of an image that tell whether it is a copy of another
 NEARER = SHARE**0.5  # than usual, as `SHARE` of 1 − cosine
 DIRECTIONS, NEAREST = 256, 4  # that all rows are compared in, and rows that are then compared in full
+PART = 144  # patches that a thread of faiss compares at once
 
 
 class PatchCore(MemoryDetector):
@@ -177,6 +179,12 @@ class PatchBank(nn.Module):
         index.add(self.rows.numpy())
         return index
 
+    @cached_property
+    def searchers(self) -> ThreadPoolExecutor:
+        """Threads that search a part of the queries each: where faiss itself shares a search out, last bits are others."""
+        one_thread = importlib.import_module("faiss").omp_set_num_threads
+        return ThreadPoolExecutor(torch.get_num_threads(), "anomalyncd-faiss", one_thread, (1,))
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Distance of each patch to the nearest row, as a graph has it: tokens (L, h, w, C) → (h, w)."""
         distances, _ = self._search(locally_aware(tokens, self.radius))
@@ -189,7 +197,10 @@ class PatchBank(nn.Module):
         Rows of the image `without`, which the queries are of, do not count, nor those of its copies, see `kin`.
         """
         if without is None and self.index is not None:
-            squared, found = self.index.search(queries.contiguous().numpy(), 1)
+            some = [part.contiguous().numpy() for part in queries.split(PART)]
+            squared, found = map(
+                np.concatenate, zip(*self.searchers.map(self.index.search, some, repeat(1)), strict=True)
+            )
             return torch.from_numpy(squared[:, 0]).clamp(min=0).sqrt(), torch.from_numpy(found[:, 0])
         hidden = None if without is None else torch.isin(self.owner, self.kin(queries, without))
         distances, places = zip(*(self._search(some, hidden) for some in queries.split(QUERIES)), strict=True)

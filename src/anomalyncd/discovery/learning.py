@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..assign import large
+from .. import large
 from ..assign.count import CountEstimate, estimate_count
 from ..assign.false_alarms import add_looks
 from ..assign.normal_kind import normal_kind

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from .. import __version__
 from ..assign.false_alarms import FalseAlarms
 from ..assign.images import novel_probabilities, with_normal
-from ..assign.large import at
 from ..assign.product import Product, fit_product
 from ..assign.unknown import UnknownScore, fit_unknown
 from ..binarize.base import Binarizer
@@ -27,6 +26,7 @@ from ..data.dataset import Dataset
 from ..data.gather import Sources, gather
 from ..errors import DataError, MissingRunError, RunError
 from ..labels import NORMAL, default_name
+from ..large import at
 from ..learn.classifier import Classifier, FeatureParts
 from ..learn.features import TokenNetwork
 from ..learn.rows import block_rows

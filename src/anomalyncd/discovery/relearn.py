@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ..assign.large import at
 from ..errors import DataError
 from ..labels import NOT_THIS_PRODUCT, default_name
+from ..large import at
 from ..learn.classifier import FeatureParts
 from ..learn.cluster import centres
 from ..learn.refine import refine

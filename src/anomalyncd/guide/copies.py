@@ -14,7 +14,7 @@ def copies(scenes: npt.NDArray[np.floating], seed: int = 0) -> list[list[int]]:
     Parameters
     ----------
     scenes : (N, C + 2), mean patch token, light and contrast, as a run stores them; rows of NaN are left out. Of very many
-        only those near each other are compared, see `assign.large`
+        only those near each other are compared, see `large`
     seed : for the choice of these
 
     Examples

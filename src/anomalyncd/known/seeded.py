@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import linkage, to_tree
 from scipy.stats import hypergeom
 
-from ..assign.large import Rows, at, is_large, near, sample
+from ..large import Rows, at, is_large, near, sample
 from ..learn.cluster import (
     MOST_IN_TREE,
     MOST_STEPS,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..assign.large import blocks, is_large
 from ..errors import DataError
+from ..large import blocks, is_large
 from .features import FeatureSpace
 from .rows import vectors
 

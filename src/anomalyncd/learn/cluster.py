@@ -12,10 +12,10 @@ from sklearn.cluster import AgglomerativeClustering, KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from ..assign import large
+from .. import large
 from ..assign.alike import copy_groups
-from ..assign.large import Rows, blocks, is_large, sample, sums_by
 from ..errors import DataError
+from ..large import Rows, blocks, is_large, sample, sums_by
 
 Floats = npt.NDArray[np.float32]
 RESTARTS = 20
@@ -33,7 +33,7 @@ def kmeans(features: Rows, n_clusters: int, seed: int) -> npt.NDArray[np.int64]:
 
     Parameters
     ----------
-    features : (R, D) unit vectors; of very many (`assign.large`) a random sample finds the centres, which the others go to
+    features : (R, D) unit vectors; of very many (`large`) a random sample finds the centres, which the others go to
 
     Returns
     -------
@@ -69,7 +69,7 @@ def ward(features: npt.NDArray[np.float32], n_clusters: int) -> npt.NDArray[np.i
 def ward_kmeans(features: Rows, n_clusters: int, seed: int) -> npt.NDArray[np.int64]:
     """k-means that starts from Ward's clusters: as `kmeans`, steadier where classes differ in size, and without restarts.
 
-    Of many points a random sample makes Ward's tree, and of very many (`assign.large`) a larger one finds the centres.
+    Of many points a random sample makes Ward's tree, and of very many (`large`) a larger one finds the centres.
 
     Examples
     --------

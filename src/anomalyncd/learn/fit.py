@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..assign.large import blocks
 from ..config import Config, LearnConfig
+from ..large import blocks
 from ..model.backbone import MaskGuidedViT
 from .bank import CropReader, Crops, Views, fill_bank
 from .classifier import Classifier, FeatureParts

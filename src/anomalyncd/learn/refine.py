@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
-from ..assign.large import Rows, sample
+from ..large import Rows, sample
 
 Floats = npt.NDArray[np.float32]
 STEPS = 200

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..assign import large
-from ..assign.large import Lazy, Rows
-from ..assign.large import blocks as pieces
+from .. import large
+from ..large import Lazy, Rows
+from ..large import blocks as pieces
 from .features import FeatureSpace
 
 Parts = Mapping[str, npt.NDArray[np.floating]]
@@ -27,8 +27,8 @@ def vectors(space: FeatureSpace, parts: Parts) -> Rows:
     """
     if _count(parts) <= large.LARGE:
         return space.transform(parts)
-    shape = (_count(parts), sum(_width(parts[name]) for name in space.weights))
-    return Lazy(lambda rows: space.transform(_some(space, parts, rows)), shape)
+    width = sum(int(np.prod(parts[name].shape[2:])) for name in space.weights)
+    return Lazy(lambda rows: space.transform(_some(space, parts, rows)), (_count(parts), width))
 
 
 def block_rows(space: FeatureSpace, parts: Parts) -> tuple[Rows, npt.NDArray[np.float32]]:
@@ -42,8 +42,7 @@ def block_rows(space: FeatureSpace, parts: Parts) -> tuple[Rows, npt.NDArray[np.
 
 def fit_space(weights: Mapping[str, float], parts: Parts, *, center: bool) -> FeatureSpace:
     """As `FeatureSpace.fit`; the means of very many regions are summed block by block."""
-    space = FeatureSpace(weights)
-    count = _count(parts)
+    space, count = FeatureSpace(weights), _count(parts)
     if count <= large.LARGE:
         return space.fit(parts, center=center)
     for name, values in parts.items():
@@ -60,7 +59,3 @@ def _count(parts: Parts) -> int:
 
 def _some(space: FeatureSpace, parts: Parts, rows: Any) -> dict[str, npt.NDArray[np.floating]]:
     return {name: parts[name][rows] for name in space.weights}
-
-
-def _width(part: npt.NDArray[np.floating]) -> int:
-    return int(part.shape[-2] * part.shape[-1])

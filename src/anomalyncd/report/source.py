@@ -13,9 +13,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ..assign.large import Rows, at, blocks, is_large, sums_by
 from ..errors import RunError
 from ..labels import NORMAL, UNKNOWN, default_name
+from ..large import Rows, at, blocks, is_large, sums_by
 from ..learn.rows import vectors
 from ..run.finished import FinishedRun
 from .canvas import Mask, Picture, fitted, overlay, resized_mask

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..assign.large import LARGE, sample
 from ..checksums import stable_hash
 from ..errors import RunError
 from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
+from ..large import LARGE, sample
 from ..learn.cluster import kmeans
 from ..learn.rows import vectors
 from ..regions.drawn import Drawn, as_drawn

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..assign.large import BLOCK, blocks, is_large
 from ..errors import RunError
 from ..guide.copies import copies
 from ..labels import NORMAL
+from ..large import BLOCK, blocks, is_large
 from ..learn.rows import vectors
 from ..run.finished import FinishedRun
 from . import schema

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ..errors import AnomalyNCDError, RunError
-from .whole import create
+from ..whole import create
 from .work import KEPT, copy_work, work_of_people
 
 FORMAT = 7  # of all that a run folder holds; raised when a run of before cannot be read any more

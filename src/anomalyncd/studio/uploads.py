@@ -13,7 +13,7 @@ from fastapi import HTTPException
 from ..data.images import IMAGE_SUFFIXES, read_image
 from ..errors import BadFileError
 from ..paths import stem_of, suffix_of
-from ..run.whole import create
+from ..whole import create
 from .workspace import Workspace
 
 DROPPED = "dropped"  # folder of the workspace that all of it lies in

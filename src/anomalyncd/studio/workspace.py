@@ -23,7 +23,7 @@ from ..labels import NORMAL
 from ..report.canvas import Picture, fitted, overlay
 from ..run.finished import FinishedRun
 from ..run.folder import CLASS_NAMES, COUNT, IMAGES_TABLE, RANGE, REPORT, STAGES
-from ..run.whole import create
+from ..whole import create
 
 OWN = ".studio"  # what belongs to the studio and not to a run
 LOCK, SUMMARIES = "studio.lock", "summaries.json"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anomalyncd.assign import large
-from anomalyncd.assign.large import COMPARED, LARGE, Lazy, at, blocks, near, sample, sums_by
+from anomalyncd import large
 from anomalyncd.assign.outliers import outlier_groups
 from anomalyncd.assign.tree import class_tree
 from anomalyncd.assign.unknown import fit_unknown, mean_of
+from anomalyncd.large import COMPARED, LARGE, Lazy, at, blocks, near, sample, sums_by
 
 WIDTH = 96
 

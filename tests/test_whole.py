@@ -1,4 +1,4 @@
-"""Several files replaced as one, whenever the process dies. Covers whole."""
+"""Several files replaced as one, whenever the process dies."""
 
 from __future__ import annotations
 
