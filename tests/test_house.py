@@ -15,7 +15,7 @@ SOURCE = TESTS.parent / "src" / "anomalyncd"
 # From the ground up. A module may import from its own floor and from those below it; `run.finished` stands between what
 # is learned (discovery.model, how it classifies) and what changes a run (relearn, update).
 FLOORS = (
-    ("errors", "labels", "progress", "paths", "sections"),
+    ("errors", "labels", "progress", "paths", "sections", "large", "whole"),
     ("places",),
     ("config", "settings_text", "checksums"),
     ("data", "grid"),
