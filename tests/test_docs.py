@@ -38,7 +38,7 @@ ELSEWHERE = {
     "demo": "tests/demo and tests/end_to_end run it", "bench": "needs real data", "weights": "tests/model run it",
     "--engine ray": "tests/ray run it", "onnx": "tests/export run it", "openvino": "tests/export run it",
     "anomalib:": "tests/adapters run it", "--webhook": "tests/watch run it", "correct": "tests/cli/test_correct.py runs it",
-    "…": "not whole", "|": "a choice",
+    "s3://": "tests/places run stores in memory, benchmarks/stores.py S3", "…": "not whole", "|": "a choice",
 }  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def test_as_from_all_maps_at_once(kind: type, count: int, tmp_path: Path) -> Non
     found, figures, reason = map_ranges(Engine(), given, 8, on_maps=steps.append)
     expected: list[Figures] = []
     whole = fit_binarizer(kind(), given, 8, figures=expected)
-    assert fit_range(kind(), found, reason).get_state() == whole.get_state()
+    assert fit_range(kind(), found, count, reason).get_state() == whole.get_state()
     assert figures == expected and len(figures) == count - 1 - (count > BLOCK + 3) and sum(steps) == count + 1
     assert "3.npy" in reason
 
@@ -50,8 +50,8 @@ def test_none_that_can_be_read_is_said_with_the_first_reason(tmp_path: Path) -> 
     given = [samples(tmp_path, 4)[3]]
     found, figures, reason = map_ranges(Engine(), given, 0)
     assert found == figures == []
-    with pytest.raises(DataError, match=r"none of the anomaly maps could be read, the first because: .*3\.npy"):
-        fit_range(MEBin(), found, reason)
+    with pytest.raises(DataError, match=r"none of the 1 anomaly maps could be read, the first because: .*3\.npy"):
+        fit_range(MEBin(), found, 1, reason)
 
 
 def test_parts_that_are_ignored_have_no_say() -> None:

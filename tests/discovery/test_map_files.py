@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from anomalyncd.blocks.engine import Engine
 from anomalyncd.config import make_config
 from anomalyncd.data.dataset import Sample
 from anomalyncd.detect.base import Detection
@@ -16,13 +19,14 @@ from anomalyncd.discovery import maps
 from anomalyncd.errors import DataError, RunError
 from anomalyncd.progress import Advance, Silent
 from anomalyncd.run.folder import RunFolder
+from anomalyncd.run.map_files import MapFiles
 from anomalyncd.run.stages import Stages
 
 
 class Grey:
     """Maps of the mean colour; a score that is ten times the largest; it needs normal images where it is told so."""
 
-    name, is_ready = "grey", False
+    name, is_ready, compared = "grey", False, None
 
     def __init__(self, *, needs_normal: bool = False, unseen: object = None) -> None:
         self.needs_normal, self.unseen = needs_normal, unseen
@@ -79,24 +83,47 @@ def opened(tmp_path: Path) -> Iterator[RunFolder]:
         yield folder
 
 
+CONFIG = make_config({"model": {"backbone": "tiny"}, "detect": {"name": "musc"}})
+
+
+def written(
+    folder: RunFolder, samples: list[Sample], names: list[str], detector: Grey, shown: Silent, **how: Any
+) -> pd.DataFrame:
+    config = CONFIG.model_copy(update={"ignore": how.pop("ignore", ())})
+    files = MapFiles(folder, samples, names, "key", Engine())
+    return maps.write_maps(files, detector, config, shown, **how)  # type: ignore[arg-type]
+
+
+def fitted(folder: RunFolder, detector: Grey, normal: list[Sample], shown: Silent | None = None) -> Stages:
+    stages = Stages(folder, CONFIG, shown or Silent())
+    maps._fit(stages, detector, normal)  # type: ignore[arg-type]
+    return stages
+
+
+@pytest.fixture(autouse=True)
+def not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing of this detector to store."""
+    monkeypatch.setattr(maps, "save_detector", lambda detector, folder: None)
+
+
 @pytest.mark.parametrize("order", [None, [2, 0, 1]])
 def test_maps_scores_and_sizes_by_hand(order: list[int] | None, opened: RunFolder) -> None:
     names, shown = ["maps/a.npy", "maps/b.npy", "maps/c.npy"], Noted()
-    table = maps.write_maps(opened, greys(10, None, 30), names, Grey(), shown, order)  # type: ignore[arg-type]
+    table = written(opened, greys(10, None, 30), names, Grey(), shown, order=order)
     assert table["image"].tolist() == ["0.png", "1.png", "2.png"] and table["height"].tolist() == [6, 0, 6]
     assert table["score"].fillna(-1).tolist() == [100, -1, 300] and table["width"].tolist() == [8, 0, 8]
     assert [bool(why) for why in table["message"]] == [False, True, False]
     assert [np.load(opened.place(name)).mean() for name in (names[0], names[2])] == [10, 30]
     unreadable = np.load(opened.place(names[1]))
     assert unreadable.shape == (1, 1) and np.isnan(unreadable).all() and unreadable.dtype == np.float32
-    assert shown.shown == [("Anomaly maps", 3, [1, 1, 1])]
+    assert shown.shown == [("Anomaly maps", 3, [1, 1, 1, 0])]
 
 
 def test_a_part_that_is_ignored_has_no_say_in_the_score(opened: RunFolder) -> None:
     image = np.full((6, 8, 3), 10, np.uint8)
     image[:, :4] = 90
     left = [[[(0, 0), (0.5, 0), (0.5, 1), (0, 1)]]]
-    table = maps.write_maps(opened, [Sample("a", image)], ["maps/a.npy"], Grey(), Silent(), ignore=left)  # type: ignore[arg-type]
+    table = written(opened, [Sample("a", image)], ["maps/a.npy"], Grey(), Silent(), ignore=left)
     assert table["score"].tolist() == [10] and np.load(opened.place("maps/a.npy"))[:, 4:].max() == 10
 
 
@@ -108,9 +135,9 @@ def test_too_many_maps_and_no_image_at_all(opened: RunFolder) -> None:
                 yield found
 
     with pytest.raises(DataError, match="'grey' must give one map for each of 2 images, not 4"):
-        maps.write_maps(opened, greys(1, 2), ["maps/a.npy", "maps/b.npy"], Twice(), Silent())  # type: ignore[arg-type]
+        written(opened, greys(1, 2), ["maps/a.npy", "maps/b.npy"], Twice(), Silent())
     with pytest.raises(DataError, match="none of the 2 images could be read"):
-        maps.write_maps(opened, greys(None, None), ["maps/a.npy", "maps/b.npy"], Grey(), Silent())  # type: ignore[arg-type]
+        written(opened, greys(None, None), ["maps/a.npy", "maps/b.npy"], Grey(), Silent())
 
 
 @pytest.mark.parametrize(("count", "places"), [(1, [0]), (3, [0, 1, 2]), (4, [0, 2, 3]), (7, [0, 3, 6])])
@@ -118,8 +145,8 @@ def test_normal_images_that_are_held_out_are_evenly_spread(
     count: int, places: list[int], opened: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maps, "MOST_HELD_OUT", 3)
-    samples, detector = greys(*range(10, 10 + count)), Grey(unseen={0, 3, 6})
-    maps._write_held_out(opened, detector, samples, Silent(), ())  # type: ignore[arg-type]
+    samples, detector = greys(*range(10, 10 + count)), Grey(needs_normal=True, unseen={0, 3, 6})
+    fitted(opened, detector, samples)
     assert detector.asked == [places]
     found = maps.normal_samples(opened, samples)
     told = [place for place in places if place in (0, 3, 6)]
@@ -129,31 +156,34 @@ def test_normal_images_that_are_held_out_are_evenly_spread(
 
 
 def test_suspects_are_not_held_out(opened: RunFolder) -> None:
-    samples, detector = greys(10, 11, 12, 13), Grey(unseen={0, 2, 3})
+    samples, detector, shown = greys(10, 11, 12, 13), Grey(needs_normal=True, unseen={0, 2, 3}), Noted()
     detector.suspects = {1: 5.0, 3: 4.0}
-    maps._write_held_out(opened, detector, samples, Silent(), ())  # type: ignore[arg-type]
+    fitted(opened, detector, samples, shown)
+    assert opened.place("suspects.csv").read_text().splitlines() == ["image,deviations", "1.png,5.0", "3.png,4.0"]
+    assert "2 of 4 normal images seem to show a defect" in shown.warned[-1]
     assert detector.asked == [[0, 2]]
     assert [sample.id for sample in maps.normal_samples(opened, samples)] == ["0.png", "2.png"]
 
 
 def test_a_detector_that_cannot_tell_leaves_no_normal_maps(opened: RunFolder) -> None:
     samples = greys(1, 2, 3)
-    maps._write_held_out(opened, Grey(), samples, Silent(), ())  # type: ignore[arg-type]
+    fitted(opened, Grey(needs_normal=True), samples)
     assert maps.normal_samples(opened, samples) == []
 
 
-def test_fitting_needs_normal_images_where_the_detector_does(tmp_path: Path) -> None:
+def test_fitting_needs_normal_images_where_the_detector_does(opened: RunFolder) -> None:
     shown = Noted()
+    stages = Stages(opened, CONFIG, shown)
     free, needy = Grey(), Grey(needs_normal=True)
-    assert maps._fit(free, [], shown, tmp_path) == [] and not shown.warned  # type: ignore[arg-type]
-    assert maps._fit(free, greys(1), shown, tmp_path) == [] and "needs no normal images" in shown.warned[0]  # type: ignore[arg-type]
+    assert maps._fitted_on(stages, free, greys(1)) == [] and "needs no normal images" in shown.warned[0]  # type: ignore[arg-type]
     with pytest.raises(DataError, match="'grey' needs images of normal products"):
-        maps._fit(needy, [], shown, tmp_path)  # type: ignore[arg-type]
+        maps._fitted_on(stages, needy, [])  # type: ignore[arg-type]
     needy.is_ready = True  # type: ignore[misc]
-    assert maps._fit(needy, [], shown, tmp_path) == []  # type: ignore[arg-type]
+    assert maps._fitted_on(stages, needy, []) == []  # type: ignore[arg-type]
     samples = greys(5, None, 7)
-    assert maps._fit(needy, samples, shown, tmp_path) == [samples[0], samples[2]] and needy.seen == [5, 7]  # type: ignore[arg-type]
-    assert needy.told == (shown, tmp_path) and needy.workspace is None and isinstance(needy.progress, Silent)
+    assert maps._fitted_on(stages, needy, samples) == [samples[0], samples[2]] and needy.seen == [5, 7]  # type: ignore[arg-type]
+    assert needy.told == (shown, opened.place("training"))
+    assert needy.workspace is None and isinstance(needy.progress, Silent)
     assert shown.shown == [("Normal images", 3, [1, 1, 1])] and "skipped" in shown.warned[-1]
 
     def refused(images: object) -> None:
@@ -162,10 +192,10 @@ def test_fitting_needs_normal_images_where_the_detector_does(tmp_path: Path) -> 
 
     needy.fit = refused  # type: ignore[method-assign]
     with pytest.raises(DataError, match="cannot learn"):
-        maps._fit(needy, samples, shown, tmp_path)  # type: ignore[arg-type]
+        maps._fitted_on(stages, needy, samples)  # type: ignore[arg-type]
     assert needy.workspace is None and needy.progress is not shown
     with pytest.raises(DataError, match="none of the 1 images could be read"):
-        maps._fit(needy, greys(None), shown, tmp_path)  # type: ignore[arg-type]
+        maps._fitted_on(stages, needy, greys(None))  # type: ignore[arg-type]
 
 
 def test_a_finished_run_is_not_replaced_where_it_is_protected(opened: RunFolder) -> None:

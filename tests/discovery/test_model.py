@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,6 +104,8 @@ def test_the_strongest_region_stands_for_its_image_and_the_others_have_their_own
 
 def test_the_rate_is_that_of_the_settings_unless_another_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     known = calibrated(settings={"detect": {"false_alarms": 0.03}})
+    assert known.false_alarms is not None
+    known.false_alarms = replace(known.false_alarms, looks=SimpleNamespace())  # type: ignore[arg-type]  # or none are asked for
     asked: list[Any] = []
     original = FalseAlarms.of_images
     monkeypatch.setattr(FalseAlarms, "of_images", lambda self, *given: (asked.append(given), original(self, *given))[1])
@@ -111,7 +114,7 @@ def test_the_rate_is_that_of_the_settings_unless_another_is_given(monkeypatch: p
     chance = known.false_alarm_probability(features, regions, images(0.7, 0.55))
     found = known.region_probabilities(features, regions, images(0.7, 0.55), rate=0.2)
     assert [given[2] for given in asked] == [0.03, 0.2] and asked[0][0] == [0.7, 0.55]
-    np.testing.assert_array_equal(asked[0][1], [[[1, 2]], [[5, 6]]])
+    np.testing.assert_array_equal(asked[0][1][:], [[[1, 2]], [[5, 6]]])
     plain = np.array([[0, 1, 0], [0, 0, 1]], float)
     np.testing.assert_allclose(found, with_normal(plain, chance, 0.2), atol=1e-3)
     default = known.region_probabilities(features, regions, images(0.7, 0.55))
@@ -250,13 +253,15 @@ def test_arrays_that_do_not_fit_each_other_are_noticed_when_they_are_read(wrong:
 
 def test_the_extractor_is_the_run_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("anomalyncd.discovery.model.make_encoder", lambda *given, **named: seen.append((given, named)))
+    monkeypatch.setattr("anomalyncd.blocks.shards.make_encoder", lambda *given, **named: seen.append((given, named)))
     known, network = calibrated(), SimpleNamespace()
     extractor = known.extractor(network=network)  # type: ignore[arg-type]
-    assert seen == [((network, known.config), {"scenes": True})] and extractor.binarizer is known.binarizer
+    assert (
+        seen == [((network, known.config), {"scenes": True, "seen": None})] and extractor.binarizer is known.binarizer
+    )
     off = calibrated(settings={"unknown": {"foreign_rate": 0}})
     off.extractor(network=network)  # type: ignore[arg-type]
-    assert seen[1][1] == {"scenes": False}
+    assert seen[1][1] == {"scenes": False, "seen": None}
 
 
 def test_what_is_unknown_is_fitted_once_to_the_same_regions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_what_may_open_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     assert module._with_new_classes(state, 2) == "opened"  # type: ignore[arg-type, comparison-overlap]
     ((blocks, weights, images, labels, n_before, silent, least), named) = seen[0]
-    assert (blocks, weights, n_before, least, named) == ("b", "w", 2, 4, {"above": 9})
+    assert (blocks, weights, n_before, least, named) == ("b", "w", 2, 4, {"above": 9, "seed": config.random_state})
     assert images.tolist() == [0, 1, 2] and labels is state.labels and silent.tolist() == [False, True, True]
     model.config = make_config({"unknown": {"false_rate": 0}})
     assert module._with_new_classes(state, 2) is state.labels and len(seen) == 1  # type: ignore[arg-type]

@@ -256,13 +256,14 @@ def test_the_line_between_normal_and_defect_is_kept(learns: bool) -> None:
 
 def test_groups_and_the_tree_are_of_the_regions_features(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[object, ...]] = []
-    monkeypatch.setattr("anomalyncd.assign.outliers.outlier_groups", lambda vectors: [[2], [1, 0]])
+    monkeypatch.setattr("anomalyncd.assign.outliers.outlier_groups", lambda vectors, seed: [[2], [1, 0]])
     monkeypatch.setattr("anomalyncd.assign.tree.class_tree", lambda *given: (seen.append(given), {"merges": [1]})[1])
+    features = {"patches": np.zeros((3, 1, 1, 2))}
     space = SimpleNamespace(transform=lambda features: ("vectors of", features))
     model = Known(classifier=SimpleNamespace(space=space))
-    _, files = classify_stored(model, stored(), "features", pd.DataFrame(), truth={}, fixed={})  # type: ignore[arg-type]
+    _, files = classify_stored(model, stored(), features, pd.DataFrame(), truth={}, fixed={})  # type: ignore[arg-type]
     lines = files["groups.csv"].decode().splitlines()
     assert lines[1:] == ["1,1.png,0,2,class 2", "2,0.png,1,1,dent", "2,0.png,0,1,dent"]
     ((vectors, labels, keys),) = seen
-    assert vectors == ("vectors of", "features") and labels.tolist() == [1, 1, 2]  # type: ignore[attr-defined]
+    assert vectors[1] is features and labels.tolist() == [1, 1, 2]  # type: ignore[attr-defined]
     assert keys == [("0.png", 0), ("0.png", 1), ("1.png", 0)] and json.loads(files["tree.json"]) == {"merges": [1]}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,8 @@ def test_a_list_of_names_asks_nothing_before_it_is_read(memory: Any) -> None:
     dataset = gather(names)
     assert dataset.ids == names and files.n == 0
     assert dataset[0].image.is_file() and files.n == 1
-    block = Block.from_json(Block(0, dataset.samples).to_json())  # on the way to a worker
-    assert [str(sample.image) for sample in block.items] == names and files.n == 1
+    block = pickle.loads(pickle.dumps(Block(0, dataset.samples).numbered))  # on the way to a worker
+    assert [str(sample.image) for _, sample in block] == names and files.n == 1
 
 
 def test_a_member_is_found_again_by_its_name(memory: Any, tmp_path: Path) -> None:

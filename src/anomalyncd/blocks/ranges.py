@@ -77,10 +77,10 @@ def map_ranges(
     return found, figures, reason
 
 
-def fit_range(binarizer: Binarizer, found: Sequence[Ends], reason: str) -> Binarizer:
-    """Fit the range of maps of which these are the ends; reason : see `map_ranges`."""
+def fit_range(binarizer: Binarizer, found: Sequence[Ends], n_maps: int, reason: str) -> Binarizer:
+    """Fit the range of maps of which these are the ends; n_maps : that there are; reason : see `map_ranges`."""
     if not found:
-        raise DataError(f"none of the anomaly maps could be read, the first because: {reason}")
+        raise DataError(f"none of the {n_maps} anomaly maps could be read, the first because: {reason}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of holes: the record of an image says it
         return binarizer.fit(found)

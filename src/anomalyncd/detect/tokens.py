@@ -148,7 +148,10 @@ class TokenDetector(StoredDetector):
         if tokens is None:
             with autocast(self.device, self.precision):
                 found = vit.block_tokens(batch, blocks)
-            tokens = torch.stack([found[block][:, vit.n_prefix :].float() for block in blocks], dim=1)  # (B, L, P, C)
+            # Rounded as they are kept, so that a call that was killed goes on with the same numbers.
+            tokens = torch.stack(
+                [found[block][:, vit.n_prefix :].half().float() for block in blocks], dim=1
+            )  # (B, L, P, C)
             last = found[max(blocks)].float()
             # A view would keep all tokens of the batch alive as long as the class token.
             summary = last[:, 0].clone() if vit.n_prefix else last.mean(dim=1)
@@ -160,9 +163,9 @@ class TokenDetector(StoredDetector):
         return add_pixels(tokens, batch) if self.with_pixels else tokens, summary
 
     def _known(self, images: Picture, shape: tuple[int, int]) -> Tensor | None:
-        """Tokens (B, L, P, C) of pictures that were seen before, all of them."""
+        """Tokens (B, L, P, C) of pictures that were seen before, all of them; without class tokens, which MuSc needs."""
         found: list[Values] = []
-        for picture in images if self.seen and self.seen.shelf else ():
+        for picture in images if self.seen and self.seen.shelf and self.needs_normal else ():
             if (own := self.seen.tokens(picture, self.used_blocks, shape)) is None:  # type: ignore[union-attr]
                 return None
             found.append(own.astype(np.float32))

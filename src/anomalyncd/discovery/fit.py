@@ -131,7 +131,7 @@ def _fit_range(stages: Stages, model: DiscoveryModel, dataset: Dataset) -> None:
         binarizer = binarizer_for(config.binarize, has_normal=config.has_normal)
         with stages.progress.task("Range of the maps", len(dataset)) as advance:
             found, figures, reason = map_ranges(stages.engine, dataset.samples, size, config.ignore, advance)
-        fit_range(binarizer, found, reason)
+        fit_range(binarizer, found, len(dataset), reason)
         _, normal, _ = map_ranges(stages.engine, stages.normal, size, config.ignore)
         scores_and_peaks = [
             values for pair in (figures, normal) for values in list(zip(*pair, strict=True)) or [(), ()]

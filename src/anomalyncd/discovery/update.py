@@ -128,7 +128,7 @@ def _n_unknown(state: RunState, labels: npt.NDArray[np.int64]) -> int:
 
 
 def _check(model: DiscoveryModel, inputs: Dataset) -> None:
-    if model.classifier is None:
+    if model.classifier is None or not model.classifier.n_classes:
         raise DataError("this run has no defect classes to add to: call `discover` with all images instead.")
     model.check_maps(inputs)
     if model.classifier.last_block:

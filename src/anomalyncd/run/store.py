@@ -214,6 +214,7 @@ def map_names(samples: Sequence[Sample]) -> list[str]:
 
     Examples
     --------
+    >>> from pathlib import Path
     >>> map_names([Sample("crack/000.png", Path("crack/000.png")), Sample("good/000.png", Path("good/000.png"))])
     ['maps/crack/000.npy', 'maps/good/000.npy']
     """
