@@ -29,7 +29,8 @@ from anomalyncd.runtime.graphs import ENGINES, GraphDetector, in_bands, open_gra
 
 def assert_same(found: Prediction, expected: Prediction) -> None:
     assert found.labels.tolist() == expected.labels.tolist()
-    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-5)
+    # Tokens are rounded to float16, and engines differ in the last bits of float32: some fall on the other side.
+    np.testing.assert_allclose(found.probabilities, expected.probabilities, atol=1e-4)
     pd.testing.assert_frame_equal(found.regions, expected.regions, atol=1e-3, rtol=1e-3)  # a pixel of a mask may differ
     pd.testing.assert_frame_equal(found.images, expected.images, atol=1e-3, rtol=1e-3)
 

@@ -175,6 +175,7 @@ class GraphDetector:
     def _tokens(self, images: Picture) -> tuple[Values, Values]:
         """(B, H, W, 3) uint8 → tokens (B, L, h, w, C), and no summaries (B, 0): only image scores need them."""
         (tokens,) = self.graphs["detector"](grid_inputs(images, self.info.patch_size, self.info.grid))
+        tokens = tokens.astype(np.float16).astype(np.float32)  # as `TokenDetector` rounds them
         for picture, own in zip(images, tokens, strict=True) if self.seen else ():
             self.seen.add(picture, self.info.blocks, own.reshape(len(own), -1, own.shape[-1]))  # type: ignore[union-attr]
         return tokens, np.empty((len(images), 0), np.float32)
