@@ -95,7 +95,7 @@ def test_a_block_that_kills_every_worker_is_given_up(engine: RayEngine, tmp_path
 
     with pytest.raises(RunError, match=rf"4\.png … 5\.png: the worker died {ATTEMPTS} times over these 2 images"):
         list(engine.each(work, blocks_of(SAMPLES, 2)))
-    # A worker may die before its answer for the block before has gone out: then that one is blamed, and this one tried again.
+    # A worker may die before its answer for the block before has gone out: then that one is blamed instead.
     assert ATTEMPTS <= len((tmp_path / "deaths").read_text()) <= 2 * ATTEMPTS
 
 
