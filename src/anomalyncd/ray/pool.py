@@ -123,7 +123,8 @@ class RayEngine(Engine):
         done: dict[int, list[T]] = {}  # of which an earlier one is not done
         n_given = 0
         while n_given < len(blocks):
-            self._hand_out(todo, sent, blocks, n_given + WINDOW * len(self._hands) if in_order else len(blocks))
+            end = n_given + WINDOW * len(self._hands) if in_order else len(blocks)
+            self._hand_out(todo, sent, attempts, blocks, end)
             for place, made in self._collect(todo, attempts, blocks):
                 done[place] = made
             while done and (not in_order or n_given in done):
@@ -156,11 +157,19 @@ class RayEngine(Engine):
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus)(Worker).remote(os.getcwd())
         self._coming[actor.pid.remote()] = actor
 
-    def _hand_out(self, todo: deque[int], sent: list[Any], blocks: Sequence[Block], end: int) -> None:
-        """Blocks to workers that have few, each in turn."""
+    def _hand_out(
+        self, todo: deque[int], sent: list[Any], attempts: Counter[int], blocks: Sequence[Block], end: int
+    ) -> None:
+        """Blocks to workers that have few, each in turn.
+
+        A worker may die with two blocks, before the answer for the first has gone out; nobody knows which one it was. So a
+        block that a dead worker had is alone with its next one.
+        """
         for rank in range(AHEAD):
             for hand in self._hands:
                 if len(hand.has) == rank and todo and todo[0] < end:
+                    if rank and (attempts[todo[0]] or any(attempts[place] for place in hand.has.values())):
+                        continue
                     place = todo.popleft()
                     hand.has[hand.actor.do.remote(self._number, sent, blocks[place])] = place
 
@@ -194,10 +203,10 @@ class RayEngine(Engine):
         import ray
 
         if isinstance(lost, _Hand):
-            first, *_ = places = list(lost.has.values())
-            attempts[first] += 1  # the others had not begun
-            if attempts[first] >= ATTEMPTS:
-                names = [sample.id for _, sample in blocks[first]]
+            places = list(lost.has.values())
+            attempts.update(places)
+            if attempts[places[0]] >= ATTEMPTS:  # which it had alone
+                names = [sample.id for _, sample in blocks[places[0]]]
                 raise RunError(
                     f"{names[0]} … {names[-1]}: the worker died {ATTEMPTS} times over these {len(names)} images, for want "
                     "of memory or of one of them. Give fewer --workers, or find the image with --engine local and leave it "
