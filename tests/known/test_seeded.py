@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+from math import comb
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from anomalyncd import large
 from anomalyncd.errors import DataError
@@ -99,6 +103,65 @@ def test_labels_split_what_looked_like_one_kind() -> None:
     known[[13, 14, 15]] = 1
     assert count_with_known(x, known, 2, seed=0) == 3, "two known kinds in one cluster"
     assert count_with_known(x, np.where(known == 0, 0, -1), 3, seed=0) == 3
+
+
+def slow_count(x: np.ndarray, known: np.ndarray, labels: np.ndarray) -> int | None:
+    """The rule for clusters, kind by kind, with binomial chances; None where kinds may be at home in several ways."""
+    kinds, clusters = range(known.max() + 1), range(labels.max() + 1)
+    held = {(k, c): int(((known == k) & (labels == c)).sum()) for k in kinds for c in clusters}
+    ways = {way: sum(held[k, c] for k, c in enumerate(way)) for way in permutations(clusters, len(kinds))}
+    best = [way for way, sum_ in ways.items() if sum_ == max(ways.values())]
+    if len(best) > 1 or any(held[k, c] == 0 for k, c in enumerate(best[0])):
+        return None
+    count = len(kinds)
+    for c in set(clusters) - set(best[0]):
+        own = x[labels == c]
+        cosines = own @ own.mean(axis=0)
+        parts = []
+        for k in kinds:
+            n, inside = sum(held[k, other] for other in clusters), held[k, c]
+            home = (labels == best[0][k]).sum()
+            as_part = binom.logpmf(inside, n, len(own) / (len(own) + home))
+            told = cosines[known[labels == c] == k]
+            chances = np.where(told >= np.median(cosines), 0.03, 0.1)
+            as_strays = np.log(chances).sum() + (n - inside) * np.log(0.9) + np.log(comb(n, inside))
+            parts.append(inside > 0 and as_part > as_strays)
+        count += not any(parts)
+    return count
+
+
+@given(st.integers(0, 100_000))
+@settings(max_examples=60, deadline=None)
+def test_clusters_with_examples_count_as_by_binomial_chances(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, _ = blobs(rng.integers(3, 12, 4).tolist(), 0.4, seed)
+    labels = np.unique(rng.integers(0, 4, len(x)), return_inverse=True)[1]
+    known = np.where(rng.random(len(x)) < 0.4, rng.integers(0, 2, len(x)), -1)
+    known[rng.permutation(len(x))[:2]] = [0, 1]
+    expected = slow_count(x, known, labels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ward_kmeans", lambda *_: labels)
+        patch.setattr(module, "_is_half", lambda *_: False)
+        found = count_with_known(x, known, 4, 0)
+    assert expected in (None, found)
+
+
+def test_a_kind_that_was_found_twice_is_one_and_a_stray_makes_no_kind_vanish() -> None:
+    x, kinds = blobs([30, 20], spread=0.2)
+    known = np.full(len(x), -1)
+    known[:6] = 0
+    assert count_with_known(x, known, 3, seed=0) == 2, "both halves of the larger kind have examples"
+    known[1:] = np.where(np.arange(1, 50) < 5, 0, -1)
+    middle = x[kinds == 1].mean(axis=0)
+    known[30 + (x[kinds == 1] @ middle).argmin()] = 0
+    assert count_with_known(x, known, 2, seed=0) == 2, "one of six at the border of the other kind: a stray"
+
+
+def test_two_kinds_with_most_examples_in_one_cluster_may_be_at_home_in_two() -> None:
+    x, _ = blobs([20, 20, 20], spread=0.1)
+    known = np.full(len(x), -1)
+    known[:3], known[[4, 5, 20]] = 0, 1  # the second kind has two wrong labels and one right
+    assert count_with_known(x, known, 3, seed=0) == 3
 
 
 def test_a_tenth_of_wrong_labels_is_found_and_does_no_harm() -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 from scipy.cluster.hierarchy import linkage, to_tree
-from scipy.stats import hypergeom
+from scipy.optimize import linear_sum_assignment
 
-from ..large import Rows, at, is_large, near, sample
+from ..large import Rows, at, blocks, is_large, near, sample
 from ..learn.cluster import (
     MOST_IN_TREE,
     MOST_STEPS,
@@ -23,7 +23,9 @@ from ..learn.cluster import (
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
-SURPRISE = 0.2  # chance up to which examples on one side of a cluster say that the other side is another kind
+STRAYS = 0.1  # chance that an example of a kind lies among another one
+STRAYS_IN_THE_MIDDLE = 0.03  # and there in the half that is nearest to the middle
+AGAINST_TWO = 3  # odds, before a look at the examples, that a cluster is one kind and not two
 LEAST_SIDE = 3  # regions of such another kind, at least
 MOST_STEPS_OF_MANY = 10  # of k-means, where each takes a look at very many regions
 NEAREST = 5  # regions that a label is compared with
@@ -140,9 +142,11 @@ def _seeded_ward(features: Floats, known: Labels, n_known: int, n_clusters: int)
 def count_with_known(features: Rows, known: Labels, found: int, seed: int) -> int:
     """How many kinds there are, known ones counted, where `found` were found without a look at any label.
 
-    Of these clusters, the one that holds most examples of a known kind is that kind. A cluster of two known kinds is two. A
-    cluster falls into two by Ward's method; where the examples of its kind lie in one half more often than chance would
-    have it, the other half is a kind of its own.
+    Each known kind is at home in one of these clusters, chosen for all kinds together so that they hold most examples.
+    Another cluster with examples of a kind is a part of that kind where so many of them are likelier in a part of its size
+    than as strays among another kind, of which few lie in the middle; else it is a kind of its own. And a cluster falls into
+    two by Ward's method: where its examples are clearly likelier as those of one half than as those of both, the other half
+    is a kind of its own.
 
     Parameters
     ----------
@@ -150,13 +154,37 @@ def count_with_known(features: Rows, known: Labels, found: int, seed: int) -> in
     """
     n_known = int(known.max(initial=-1)) + 1
     labels = ward_kmeans(features, min(found, len(features)), seed)
-    home = [int(np.bincount(labels[known == kind]).argmax()) for kind in range(n_known)]
-    count = n_known + len(set(labels.tolist()) - set(home))
+    sizes = np.bincount(labels)
+    told = [labels[known == kind] for kind in range(n_known)]
+    examples = np.stack([np.bincount(own, minlength=len(sizes)) for own in told])
+    home = examples.argmax(axis=1)
+    kinds, clusters = linear_sum_assignment(examples, maximize=True)
+    there = examples[kinds, clusters] > 0
+    home[kinds[there]] = clusters[there]
+    room = sizes[home] / np.bincount(home)[home]  # what a kind has of its cluster
+    share = (sizes / (sizes + room[:, None])).clip(1e-6, 1 - 1e-6)
+    chance = np.where(_central(features, labels), STRAYS_IN_THE_MIDDLE, STRAYS)
+    strays = np.stack([np.bincount(own, -np.log(chance[known == kind]), len(sizes)) for kind, own in enumerate(told)])
+    outside = examples.sum(axis=1, keepdims=True) - examples
+    evidence = examples * np.log(share) + strays + outside * np.log((1 - share) / (1 - STRAYS))
+    is_part = ((evidence > 0) & (examples > 0)).any(axis=0)
+    others = np.setdiff1d(np.flatnonzero(sizes), home)
+    count = n_known + int((~is_part[others]).sum())
     for kind in range(n_known):
         rows = np.flatnonzero(labels == home[kind])
-        if home.count(home[kind]) == 1 and _is_half(at(features, rows), known[rows] == kind, seed):
-            count += 1
-    return min(count, max(len(features), n_known))
+        count += (home == home[kind]).sum() == 1 and _is_half(at(features, rows), known[rows] == kind, seed)
+    return min(int(count), max(len(features), n_known))
+
+
+def _central(features: Rows, labels: Labels) -> npt.NDArray[np.bool_]:
+    """(R,) whether a region is among the half of its cluster that lies nearest to the middle."""
+    middles = centres(features, labels, int(labels.max()) + 1)
+    cosine = np.concatenate([(features[rows] * middles[labels[rows]]).sum(axis=1) for rows in blocks(len(features))])
+    out = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        own = labels == label
+        out[own] = cosine[own] >= np.median(cosine[own])
+    return out
 
 
 def _is_half(features: Rows, examples: npt.NDArray[np.bool_], seed: int) -> bool:
@@ -170,10 +198,11 @@ def _is_half(features: Rows, examples: npt.NDArray[np.bool_], seed: int) -> bool
     if len(some) < len(features):
         side = nearest_centre(features, centres(points, side.astype(np.int64), 2)) == 1
     for half in (side, ~side):
-        # chance that so many examples, or more, of this cluster lie in the half
-        chance = hypergeom.sf((half & examples).sum() - 1, len(features), half.sum(), examples.sum())
-        if (~half).sum() >= LEAST_SIDE and chance <= SURPRISE:
-            return True
+        inside, outside, share = (half & examples).sum(), (~half & examples).sum(), half.mean()
+        if 0 < share < 1 and (~half).sum() >= LEAST_SIDE:
+            evidence = inside * np.log((1 - STRAYS) / share) + outside * np.log(STRAYS / (1 - share))
+            if evidence > np.log(AGAINST_TWO):
+                return True
     return False
 
 
