@@ -1,6 +1,6 @@
 """A person who corrects what is suggested next: F1 against the number of actions.
 
-    python benchmarks/actions.py RUN … [--actions 20] [--at-once 5] [--seeds 3]
+    python benchmarks/actions.py RUN … [--actions 20] [--at-once 5] [--seeds 3] [--plot FILE]
 
 Each RUN is a finished run whose images lay in class folders; its regions and features are used, so no image is read. The
 simulated person knows the folder's name of every image. One action is one region that is looked at and given its true class.
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--actions", type=positive, default=20)
     parser.add_argument("--at-once", type=positive, default=5)
     parser.add_argument("--seeds", type=positive, default=3, help="random orders")
+    parser.add_argument("--plot", type=Path, help="PNG or SVG of the curves")
     options = parser.parse_args()
     print(machine(), flush=True)
     curves: dict[str, list[np.ndarray]] = {way: [] for way in WAYS}
@@ -58,6 +59,22 @@ def main() -> None:
         mean = np.mean(curves[way], axis=0)
         rows.append([way, *(f"{value:.3f}" for value in mean), f"{(mean[-1] - mean[0]) / (1 - mean[0]):.0%}"])
     print_table(["mean F1 after", *map(str, steps), "gap to 1 closed"], rows)
+    if options.plot:
+        plot(options.plot, curves, steps)
+
+
+def plot(path: Path, curves: dict[str, list[np.ndarray]], steps: range) -> None:
+    """Each way's mean over the runs."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for (way, several), line in zip(curves.items(), ("o-", "s-", "o:", "s:"), strict=True):
+        axes.plot(steps, np.mean(several, axis=0), line, label=way)
+    axes.set(xlabel="regions looked at", ylabel="mean F1 of the other images", xticks=list(steps))
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
 
 
 def text(curve: np.ndarray) -> str:
