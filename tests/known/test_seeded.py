@@ -98,6 +98,8 @@ def test_labels_split_what_looked_like_one_kind() -> None:
     known = np.full(len(x), -1)
     known[:3] = 0
     assert count_with_known(x, known, 2, seed=0) == 3, "all examples lie in one half of the cluster"
+    x_few, few = x[[0, 1, 2, *range(12, 36)]], np.where(np.arange(27) == 0, 0, -1)
+    assert count_with_known(x_few, few, 2, seed=0) == 2, "one example lies in some half anyway"
     known[[1, 2]], known[[13, 14, 15]] = -1, 0
     assert count_with_known(x, known, 2, seed=0) == 2, "examples in both halves: one kind"
     known[[13, 14, 15]] = 1

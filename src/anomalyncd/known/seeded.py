@@ -199,7 +199,7 @@ def _is_half(features: Rows, examples: npt.NDArray[np.bool_], seed: int) -> bool
         side = nearest_centre(features, centres(points, side.astype(np.int64), 2)) == 1
     for half in (side, ~side):
         inside, outside, share = (half & examples).sum(), (~half & examples).sum(), half.mean()
-        if 0 < share < 1 and (~half).sum() >= LEAST_SIDE:
+        if inside > 1 and share < 1 and (~half).sum() >= LEAST_SIDE:  # one example lies in some half anyway
             evidence = inside * np.log((1 - STRAYS) / share) + outside * np.log(STRAYS / (1 - share))
             if evidence > np.log(AGAINST_TWO):
                 return True
