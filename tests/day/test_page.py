@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anomalyncd.day.charts import HEIGHT, nice, pareto_chart
-from anomalyncd.day.figures import day_figures
+from anomalyncd.day.figures import DayFigures, Grouping, day_figures
 from anomalyncd.day.html import write_day
 from anomalyncd.day.source import groups_of, read_table
 from anomalyncd.errors import DataError, MissingDataError, SettingsError
+from anomalyncd.metrics.control import ControlChart
 from anomalyncd.watch.drift import BLOCK, REFERENCE, WINDOW
 
 NAMES = {0: "normal", 1: "<b>crack</b>", 2: "$dent$", -1: "unknown"}
@@ -183,3 +184,76 @@ def test_bars_are_as_high_as_their_counts(tmp_path: Path) -> None:
     counts = np.array([int(bar.title.rsplit(" ", 1)[1]) for bar in chart.bars])
     assert np.allclose(heights / heights[0], counts / counts[0], atol=0.01) and len(chart.dots) == len(counts)
     assert all(bar.y + bar.height == pytest.approx(HEIGHT, abs=0.11) for bar in chart.bars)
+
+
+OFFSETS = ["", "Z", " UTC", "+01:00", "-0330", "+05", ".123+01:00", ".123456Z", ".5", " +01:00"]
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("between", ["T", " "])
+def test_times_are_by_the_clock_that_hung_there(offset: str, between: str, tmp_path: Path) -> None:
+    table = _days(f"2026-11-17{between}23:59:59{offset}", f"2026-11-18{between}00:00:00{offset}")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    found = read_table(tmp_path / "t.csv")
+    assert found.days == ["2026-11-17", "2026-11-18"] and found.images["time"].dt.hour.tolist() == [23, 0]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "ns"])
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin", "UTC"])
+def test_times_of_parquet_are_too(unit: str, zone: str | None, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    times = pd.to_datetime(["2026-10-25T01:30", "2026-10-26T00:00"]).tz_localize(zone).as_unit(unit)
+    _days("", "").assign(time=times).to_parquet(tmp_path / "t.parquet")
+    assert read_table(tmp_path / "t.parquet").images["time"].dt.hour.tolist() == [1, 0]
+
+
+def _days(*times: str) -> pd.DataFrame:
+    return pd.DataFrame({"image": [f"{k}.png" for k in range(len(times))], "time": times, "label": 0}).assign(
+        class_name="normal"
+    )
+
+
+def test_lots_are_what_is_written_and_groups_are_in_the_order_of_people(tmp_path: Path) -> None:
+    hours = [f"2026-11-18T{hour:02d}:30:00" for hour in (6, 14, 22)] + ["2026-11-19T01:30:00"]
+    table = _days(*hours).assign(lot=["0010", "0009", "", "0010"], cavity=["10", "9", "", "2"], shift=list("BACA"))
+    for name, options in (("t.csv", {"lineterminator": "\r\n", "encoding": "utf-8-sig"}), ("u.csv", {"sep": ";"})):
+        table.to_csv(tmp_path / name, index=False, **options)
+        figures = day_figures(read_table(tmp_path / name, begin=6), "2026-11-18", by=["lot", "cavity", "shift"])
+        names = {grouping.by: grouping.names for grouping in figures.groupings}
+        assert names["lot"] == ["", "0009", "0010"] and names["cavity"] == ["", "2", "9", "10"]
+        assert names["hour"] == ["06:00", "14:00", "22:00", "01:00"] and names["shift"] == ["A", "B", "C"]
+    table = table.drop(columns="shift").assign(cavity=[10.0, 9.0, np.nan, 2.0])
+    assert groups_of(table, "cavity").tolist() == ["10", "9", "", "2"]
+
+
+def test_shifts_begin_with_the_day() -> None:
+    times = pd.DataFrame({"time": pd.to_datetime(["2026-11-18 07:00", "2026-11-18 23:00", "2026-11-19 03:00"])})
+    assert groups_of(times, "shift", begin=22).cat.categories.tolist() == ["22–06", "06–14"]
+    assert groups_of(times, "hour", begin=22).cat.categories.tolist() == ["23:00", "03:00", "07:00"]
+
+
+def test_what_is_not_on_the_page_is_told(tmp_path: Path) -> None:
+    table = _days(*["2026-11-18T10:00:00"] * 70, "", "").assign(one="L1", each=[str(k) for k in range(72)])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    figures = write_day(read_table(tmp_path / "t.csv"), tmp_path / "t.html", by=["one", "each"], pdf=tmp_path / "t.pdf")
+    page = (tmp_path / "t.html").read_text("utf-8")
+    assert len(figures.notes) == 3 and all(line in page for line in figures.notes)
+    for words in ("all images are L1", "70 groups are more than 60", "2 images are on no day"):
+        assert words in page
+
+
+def test_a_day_without_the_product_has_a_page(tmp_path: Path) -> None:
+    table = _days(*["2026-11-17T10:00:00"] * 3, *["2026-11-18T10:00:00"] * 4)
+    table.loc[3:, ["label", "class_name"]] = [-1, "not this product"]
+    table.assign(status=["ok"] * 6 + ["unreadable"]).to_csv(tmp_path / "t.csv", index=False)
+    found = read_table(tmp_path / "t.csv")
+    figures = write_day(found, tmp_path / "t.html", pdf=tmp_path / "t.pdf")
+    assert (figures.day, figures.n_images, figures.n_other, figures.n_unreadable) == ("2026-11-18", 0, 3, 1)
+    assert (figures.before, figures.n_before, found.n_files) == ("2026-11-17", 3, 7)
+
+
+def test_a_share_that_is_beyond_its_limit_is_written_differently_from_it() -> None:
+    chart = ControlChart(np.array([0.0852]), 0.06, np.array([0.04]), np.array([0.0851]))
+    grouping = Grouping("shift", ["06–14"], [1091], {}, chart, ControlChart(np.zeros(1), 0.0, np.zeros(1), np.zeros(1)))
+    figures = DayFigures("2026-11-18", "", *[0] * 8, [], set(), [grouping], [], False, [])
+    assert figures.warnings == ["06–14 (shift): 8.52 % defects of 1091 images, limits 4.00 % to 8.51 %"]

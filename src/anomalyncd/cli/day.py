@@ -39,15 +39,19 @@ def day(
     from ..day.source import read_table
 
     found = read_table(table, time=time, begin=begin, root=images)
-    if not len(found.images):
-        raise SettingsError(f"{table}: expected images, but the table has none that could be read.")
+    if not found.n_files:
+        raise SettingsError(f"{table}: expected images, but the table has no row yet.")
     name = date or found.days[-1]
     page = out or table.with_name(f"{table.stem}-{name}.html" if name else f"{table.stem}.html")
     paper = page.with_suffix(".pdf") if pdf else None
     figures = write_day(found, page, day=date, by=by or (), hours=hours_of(shifts), pdf=paper)
     share = figures.n_defects / (figures.n_images or 1)
     typer.echo(f"{figures.day or 'All'}: {counted(figures.n_images, 'image')}, {100 * share:.1f} % with a defect")
-    for line in (*figures.warnings[:5], *(shift.words for _, shift in figures.shifts[:5])):
+    others = ((figures.n_other, "of something else"), (figures.n_unreadable, "that could not be read"))
+    for line in (
+        *(f"{counted(count, 'file')} {what}" for count, what in others if count),
+        *figures.warnings[:5], *(shift.words for _, shift in figures.shifts[:5]), *figures.notes,
+    ):  # fmt: skip
         typer.echo(f"  {line}")
     typer.echo(" and ".join(str(path) for path in (page, paper) if path))
     if browse:

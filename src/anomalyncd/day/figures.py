@@ -66,6 +66,7 @@ class DayFigures:
     day : "" where nothing tells the time, and all images are one day
     before : the last day before it with images; "" where there is none
     beyond : labels of kinds whose share changed by more than chance explains
+    notes : what is not on the page, and why
     """
 
     day: str
@@ -83,6 +84,7 @@ class DayFigures:
     groupings: list[Grouping]
     shifts: list[tuple[str, Shift]]
     watched_drift: bool
+    notes: list[str]
 
     @property
     def warnings(self) -> list[str]:
@@ -93,10 +95,13 @@ class DayFigures:
                 for place in np.flatnonzero(chart.outside):
                     if grouping.by == "day" and grouping.names[place] != self.day:
                         continue
-                    low, high = chart.low[place], chart.high[place]
+                    share, low, high = chart.shares[place], chart.low[place], chart.high[place]
+                    digits = next(
+                        (n for n in (1, 2, 3) if _percent(share, n) not in {_percent(x, n) for x in (low, high)}), 4
+                    )
                     found.append(
-                        f"{grouping.names[place] or 'none'} ({grouping.by}): {_percent(chart.shares[place])} {what} of "
-                        f"{grouping.sizes[place]} images, limits {_percent(low)} to {_percent(high)}"
+                        f"{grouping.names[place] or 'none'} ({grouping.by}): {_percent(share, digits)} {what} of "
+                        f"{grouping.sizes[place]} images, limits {_percent(low, digits)} to {_percent(high, digits)}"
                     )
         return found
 
@@ -105,7 +110,7 @@ def day_figures(table: DayTable, day: str, by: Sequence[str] = (), hours: Sequen
     """The figures of one day of a table; by : groupings beside hour, shift, folder and day"""
     images, days = table.images, table.days
     today = images[images["day"] == day] if day else images
-    earlier = [other for other in days if other and other < day]
+    earlier = sorted(other for other in set(images["day"]) if other and other < day)
     before = earlier[-1] if earlier else ""
     yesterday = images[images["day"] == before] if before else images.iloc[:0]
     kinds = _kinds(table, today, yesterday, day)
@@ -114,20 +119,35 @@ def day_figures(table: DayTable, day: str, by: Sequence[str] = (), hours: Sequen
     if "folder" not in wanted and "folder" not in images and images["image"].str.contains("/").sum() > 1:
         wanted.append("folder")
     groupings = [
-        _grouping(today, name, groups_of(today, name, hours), kinds) for name in dict.fromkeys(wanted) if name != "day"
+        _grouping(today, name, groups_of(today, name, hours, table.begin), kinds)
+        for name in dict.fromkeys(wanted)
+        if name != "day"
     ]
     if len(days) > 1:
         shown = [other for other in days if other <= day][-MOST_DAYS:]
         recent = images[images["day"].isin(shown)]
         groupings.append(_grouping(recent, "day", recent["day"], kinds))
+    notes = [
+        f"By {grouping.by}: not shown, because all images are {grouping.names[0] or 'without one'}."
+        if len(grouping.names) == 1
+        else f"By {grouping.by}: not shown, because {len(grouping.names)} groups are more than {MOST_GROUPS}."
+        for grouping in groupings
+        if grouping.by in by and grouping.names and not _is_shown(grouping)
+    ]
+    if table.n_timeless:
+        notes.append(f"{table.n_timeless:,} images are on no day, because nothing tells their time.")
     shifts, watched = _drift(images, day)
     return DayFigures(
         day, before, len(today), int(today["is_defect"].sum()), int(today["is_unknown"].sum()),
         _of_day(table.n_unreadable, day), _of_day(table.n_other, day),
         len(yesterday), int(yesterday["is_defect"].sum()), int(yesterday["is_unknown"].sum()),
         kinds, {kind.look.label for kind in kinds if _is_beyond(kind, len(today), len(yesterday))},
-        [grouping for grouping in groupings if 1 < len(grouping.names) <= MOST_GROUPS], shifts, watched,
+        [grouping for grouping in groupings if _is_shown(grouping)], shifts, watched, notes,
     )  # fmt: skip
+
+
+def _is_shown(grouping: Grouping) -> bool:
+    return 1 < len(grouping.names) <= MOST_GROUPS
 
 
 def _kinds(table: DayTable, today: pd.DataFrame, yesterday: pd.DataFrame, day: str) -> list[Kind]:
@@ -157,10 +177,10 @@ def _kinds(table: DayTable, today: pd.DataFrame, yesterday: pd.DataFrame, day: s
 
 
 def _grouping(images: pd.DataFrame, by: str, groups: pd.Series, kinds: Sequence[Kind]) -> Grouping:
-    table = images.groupby(groups, sort=True).agg(
+    table = images.groupby(groups, sort=True, observed=True).agg(
         n=("label", "size"), defects=("is_defect", "sum"), unknown=("is_unknown", "sum")
     )
-    counts = images.groupby([groups, images["label"]]).size().unstack(fill_value=0).reindex(table.index, fill_value=0)
+    counts = images.groupby([groups, images["label"]], observed=True).size().unstack(fill_value=0).reindex(table.index)
     of_kinds = {
         kind.look: [int(value) for value in counts[kind.look.label]] for kind in kinds if kind.look.label in counts
     }
@@ -210,5 +230,5 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"

@@ -82,6 +82,9 @@ def _first(figure: Any, figures: DayFigures) -> Any:
             page.text(0.09, y, _plain(short(line, 125)), fontsize=7.5)
     elif figures.groupings:
         page.text(0.08, y, "Every group is within its limits.")
+    for line in figures.notes[:6]:
+        y -= 0.015
+        page.text(0.08, y, _plain(short(line, 125)), color=FAINT, fontsize=7.5)
     y -= 0.03
     if figures.n_defects:
         _pareto(page.add_axes((0.11, y - 0.25, 0.77, 0.24)), figures)
@@ -157,7 +160,7 @@ def _stack(axes: Any, grouping: Grouping) -> None:
     floor, width = np.zeros(len(grouping.names)), min(0.8, 0.1 * len(grouping.names))
     for look, counts in stacks:
         axes.bar(
-            range(len(floor)), counts, bottom=floor, color=look.colour, width=width, label=_plain(short(look.name, 18))
+            range(len(floor)), counts, bottom=floor, color=look.colour, width=width, label=_plain(short(look.name, 15))
         )
         floor += counts
     axes.set_title("Images with a defect")
@@ -169,13 +172,15 @@ def _stack(axes: Any, grouping: Grouping) -> None:
 
 def _control(axes: Any, grouping: Grouping, chart: ControlChart, what: str) -> None:
     places = np.arange(len(grouping.names))
-    axes.fill_between(places, 100 * chart.low, 100 * chart.high, step="mid", color="#eaeef2", linewidth=0)
+    edges = np.arange(len(places) + 1) - 0.5
+    low, high = (100 * np.append(limit, limit[-1:]) for limit in (chart.low, chart.high))
+    axes.fill_between(edges, low, high, step="post", color="#eaeef2", linewidth=0)
     axes.axhline(100 * chart.centre, color=FAINT, linestyle="--", linewidth=0.8)
     axes.plot(places, 100 * chart.shares, color=LINE, marker="o", markersize=3, linewidth=1)
     beyond = np.flatnonzero(chart.outside)
     axes.plot(beyond, 100 * chart.shares[beyond], "o", color=BEYOND, markersize=5)
     axes.set_title(f"Share of {what}, % ({_percent(chart.centre)} of all)", fontsize=8.5)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, max(1.0, 105 * float(np.nanmax([chart.shares, chart.high]))))
     _names(axes, grouping, 8)
 
 

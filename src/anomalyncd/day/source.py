@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,6 +27,23 @@ MOST_GROUPS = 60  # of a grouping that is still read by anyone
 OTHER_COLOUR = "#5f6b78"  # what is not this product
 HOURS = (6, 14, 22)
 REGION_COLUMNS = ("image", "label", "class_name", "area")
+FIGURES = (
+    "seq",
+    "label",
+    "probability",
+    "unknown",
+    "foreign",
+    "false_alarm",
+    "score",
+    "area",
+    "brightness",
+    "contrast",
+    "x",
+    "y",
+    "width",
+    "height",
+)  # columns that are reckoned with; all others of a CSV are texts
+OFFSET = r"(?:(?<=\d)\s*(?:Z|UTC)|(?<=:\d\d)(\.\d+)?\s?[+-]\d\d(?::?\d\d)?)$"  # at the end of a time
 
 
 @dataclass(frozen=True)
@@ -32,7 +51,7 @@ class DayTable:
     """Images that show the product, and what is left out of all shares.
 
     images : image, label, class_name, time (may be NaT), day (text, "" without a time), is_defect, is_unknown, file, and all
-        other columns of the table
+        other columns of the table, as they are written there
     regions : of these images; empty where the table has none
     n_unreadable, n_other : by day, files that could not be read, and images of something else
     begin : hour at which a day begins
@@ -47,8 +66,18 @@ class DayTable:
 
     @property
     def days(self) -> list[str]:
-        """Days with images, in order; [""] where nothing tells the time."""
-        return sorted(set(self.images["day"]) - {""}) or [""]
+        """Days with images or other files, in order; [""] where nothing tells the time."""
+        return sorted({*self.images["day"], *self.n_unreadable, *self.n_other} - {""}) or [""]
+
+    @property
+    def n_files(self) -> int:
+        """All rows of the table."""
+        return len(self.images) + sum(self.n_unreadable.values()) + sum(self.n_other.values())
+
+    @property
+    def n_timeless(self) -> int:
+        """Images that are on no day, because nothing tells their time while it is told of others."""
+        return 0 if self.days == [""] else int(self.images["day"].eq("").sum())
 
 
 def read_table(path: Path, *, time: str = "time", begin: int = 0, root: File | None = None) -> DayTable:
@@ -117,20 +146,15 @@ def read_frames(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 def _read(path: Path) -> pd.DataFrame:
     if path.suffix.lower() == ".parquet":
         return pd.read_parquet(path)
-    # Names and classes may look like numbers, or like nothing ("NA").
-    texts = dict.fromkeys(("image", "class_name", "classes", "file", "time", "message", "model", "status"), "str")
-    table = pd.read_csv(
-        path, dtype=texts, keep_default_na=False, na_values={"label": [""], "area": [""]}, low_memory=False
+    # Names, classes and lots may look like numbers ("0012"), or like nothing ("NA"). Spreadsheets of half the world write
+    # semicolons.
+    with path.open("rb") as file:
+        head = file.readline()
+    separator = ";" if head.count(b";") > head.count(b",") else ","
+    table = pd.read_csv(path, sep=separator, dtype="str", keep_default_na=False, encoding="utf-8-sig")
+    return table.assign(
+        **{name: pd.to_numeric(table[name].replace("", None), errors="coerce") for name in FIGURES if name in table}
     )
-    return table.apply(_numbers)
-
-
-def _numbers(column: pd.Series) -> pd.Series:
-    """Figures as figures: without default gaps, an empty cell makes text of a column."""
-    if column.name in ("image", "class_name", "classes", "file", "time", "message", "model", "status", "id", "sha256"):
-        return column
-    converted = pd.to_numeric(column.replace("", np.nan), errors="coerce")
-    return converted if converted.notna().sum() == column.ne("").sum() else column
 
 
 def _joined(files: Sequence[Path]) -> pd.DataFrame:
@@ -156,7 +180,8 @@ def _files(images: pd.DataFrame, root: File | None) -> pd.Series:
 def _times(images: pd.DataFrame, column: str, path: Path) -> pd.Series:
     """When each image came, by the clock of the line."""
     if column != "file" and column in images:
-        texts = images[column].astype(str).str.slice(0, 23)  # as it was there: the offset is of no use to people
+        # By the clock that hung there: the offset is of no use to people.
+        texts = images[column].astype(str).str.strip().str.replace(OFFSET, r"\1", regex=True)
         times = pd.to_datetime(texts, errors="coerce", format="ISO8601")
         if len(times) and times.isna().all():
             raise DataError(
@@ -177,31 +202,49 @@ def _changed(file: str) -> pd.Timestamp:
     return pd.NaT if seconds is None else pd.Timestamp.fromtimestamp(seconds)  # type: ignore[return-value]
 
 
-def groups_of(images: pd.DataFrame, by: str, hours: Sequence[int] = HOURS) -> pd.Series:
-    """The group of each image: `hour`, `shift` (that begins at one of `hours`), `day`, `folder`, or a column.
+def groups_of(images: pd.DataFrame, by: str, hours: Sequence[int] = HOURS, begin: int = 0) -> pd.Series:
+    """The group of each image, in an ordered type: of a column, or of `hour`, `shift`, `day`, `folder`.
+
+    hours : at which shifts begin; begin : hour at which a day begins, and so the order of hours and shifts
 
     Examples
     --------
     >>> times = pd.to_datetime(["2026-11-18 05:59", "2026-11-18 06:00", "2026-11-18 23:10"])
-    >>> groups_of(pd.DataFrame({"time": times}), "shift").tolist()
-    ['22–06', '06–14', '22–06']
+    >>> found = groups_of(pd.DataFrame({"time": times}), "shift", begin=6)
+    >>> found.tolist(), found.cat.categories.tolist()
+    (['22–06', '06–14', '22–06'], ['06–14', '22–06'])
     """
-    if by in ("hour", "shift"):
-        clock = images["time"].dt.hour
-        if by == "hour":
-            return pd.Series([f"{int(hour):02d}:00" if hour == hour else "" for hour in clock], index=images.index)
-        starts = sorted(hours)
-        names = [f"{start:02d}–{starts[(k + 1) % len(starts)]:02d}" for k, start in enumerate(starts)]
-        places = np.searchsorted(starts, clock.fillna(0), side="right") - 1
-        return pd.Series([names[place] for place in places], index=images.index).where(clock.notna(), "")
-    if by == "day":
-        return images["day"].astype(str)
     if by in images:  # of its own name, before a meaning that the program gives it
-        return images[by].fillna("").astype(str)
+        column = images[by]
+        if pd.api.types.is_float_dtype(column) and (column.dropna() % 1 == 0).all():
+            column = column.astype("Int64")  # whole numbers, which gaps had made broken ones
+        return _ordered(column.astype("str").where(column.notna(), ""), _natural)
+    if by in ("hour", "shift"):
+        starts = sorted(hours) if by == "shift" else list(range(24))
+        ends = [*starts[1:], starts[0]]
+        names = [
+            f"{start:02d}–{end:02d}" if by == "shift" else f"{start:02d}:00"
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        clock = images["time"].dt.hour
+        places = np.searchsorted(starts, clock.fillna(0), side="right") - 1
+        groups = pd.Series([names[place] for place in places], index=images.index).where(clock.notna(), "")
+        rank = {name: (start - begin) % 24 for name, start in zip(names, starts, strict=True)}
+        return _ordered(groups, lambda name: rank.get(name, -1))
     if by == "folder":
-        return images["image"].astype(str).str.extract(r"^([^/]+)/", expand=False).fillna("")
+        return _ordered(images["image"].astype(str).str.extract(r"^([^/]+)/", expand=False).fillna(""), _natural)
     columns = ", ".join(map(str, images.columns[:8]))
     raise SettingsError(f"--by {by}: expected hour, shift, day, folder or a column of the table ({columns}, …).")
+
+
+def _ordered(groups: pd.Series, rank: Callable[[str], Any]) -> pd.Series:
+    return groups.astype(pd.CategoricalDtype(sorted(groups.unique(), key=rank), ordered=True))
+
+
+def _natural(name: str) -> list[tuple[int, float, str]]:
+    """As people sort: lot 9 before lot 10."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(0, float(part), part) if part.isdecimal() else (1, 0.0, part) for part in parts]
 
 
 def look_of(label: int, name: str) -> Look:

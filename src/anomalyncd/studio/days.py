@@ -58,7 +58,7 @@ class Days:
                 raise DataError(f"{table.name}: too large to be shown here: `anomalyncd day` makes the page.")
             if not page.is_file() or page.stat().st_mtime_ns <= status.st_mtime_ns:
                 found = read_table(table, root=root)
-                if not len(found.images):
-                    raise DataError(f"{table.name}: expected images, but the table has none that could be read.")
+                if not found.n_files:
+                    raise DataError(f"{table.name}: expected images, but the table has no row yet.")
                 write_day(found, page)
             return page.read_bytes()
