@@ -31,6 +31,9 @@ def test_health_tells_what_is_wrong() -> None:
             "anomalyncd_drift_contrast 0.0", 'anomalyncd_images_total{outcome="unknown"} 1.0', "anomalyncd_failing 0.0",
         ):  # fmt: skip
             assert line in text
+        status.away = {"webhook": "webhook: 401 Unauthorized"}
+        answer = client.get("/health")
+        assert answer.status_code == 200 and answer.json() == {"status": "ready", "detail": "webhook: 401 Unauthorized"}
         status.stopping = True
         assert client.get("/health").status_code == 503 and client.get("/health/live").status_code == 200
 

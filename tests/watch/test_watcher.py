@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -134,6 +135,23 @@ def test_trouble_is_told_waited_for_and_loses_nothing(line, monkeypatch) -> None
     watcher.run(once=True)
     assert said == ["no space left"] and watcher.status.problem == ""
     assert sorted(line.rows()["image"]) == [f"{k}.png" for k in range(5)]
+
+
+def test_a_receiver_that_takes_nothing_is_told_of_once_and_again_when_it_does(line, monkeypatch) -> None:
+    waits = {"wake": lambda: None, "line": SimpleNamespace(name="webhook"), "since": time.monotonic()}
+    sender = SimpleNamespace(problem="webhook: 401 Unauthorized", **waits)
+    watcher, said = line.watcher(senders=[sender]), []
+    for name in ("say", "warn"):
+        monkeypatch.setattr(watcher.progress, name, lambda text, name=name: said.append(f"{name} {text}"))
+    watcher.run(once=True)
+    assert not said and not watcher.status.away  # one refusal is nothing
+    sender.since -= 60
+    watcher.run(once=True), watcher.run(once=True)
+    assert watcher.status.away == {"webhook": sender.problem} and len(said) == 1
+    assert said[0].startswith("warn webhook: 401 Unauthorized. Messages wait on disk")
+    sender.problem = ""
+    watcher.run(once=True)
+    assert said[1:] == ["say webhook takes messages again"] and not watcher.status.away
 
 
 def test_images_are_committed_while_the_table_cannot_be_written(line) -> None:

@@ -109,7 +109,8 @@ def watch(
         show_counts(watcher.status.counts)
         for sender in senders:
             if left := ledger.waiting(sender.line.name):
-                typer.echo(f"{counted(left, 'message')} for {sender.line.name} wait in {ledger.path}")
+                why = f" ({sender.problem})" if sender.problem else ""
+                typer.echo(f"{counted(left, 'message')} for {sender.line.name} wait in {ledger.path}{why}")
     typer.echo(f"Next: anomalyncd day {quoted(out)}")
 
 

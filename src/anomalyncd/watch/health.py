@@ -49,10 +49,11 @@ def make_health(
 
     @app.get("/health")
     async def ready() -> Response:
-        """Whether images are taken, and why not."""
+        """Whether images are taken, and why not; or which receiver takes nothing."""
         problem = _problem(status)
         words = "stopping" if status.stopping else "failing" if problem else "ready"
-        return JSONResponse({"status": words, "detail": problem}, status_code=200 if words == "ready" else 503)
+        detail = problem or "; ".join(status.away.values())
+        return JSONResponse({"status": words, "detail": detail}, status_code=200 if words == "ready" else 503)
 
     @app.get("/health/live")
     async def live() -> Response:

@@ -58,10 +58,11 @@ class Sender:
     Attributes
     ----------
     problem : why the last attempt failed; empty where it did not
+    since : when attempts began to fail, by the monotonic clock
     """
 
     def __init__(self, line: Line, ledger: Path, *, tables: bool) -> None:
-        self.line, self.problem = line, ""
+        self.line, self.problem, self.since = line, "", 0.0
         self._path, self._tables = ledger, tables
         self._waiting = 1  # until somebody has looked
         self._taken = 0  # highest number that was taken, in case that it could not be noted
@@ -118,6 +119,7 @@ class Sender:
                     self._wake.wait(LOOK_SECONDS)
                     self._wake.clear()
             except (AnomalyNCDError, OSError, http.client.HTTPException, ValueError, RuntimeError) as error:
+                self.since = self.since if self.problem else time.monotonic()
                 self.problem = f"{self.line.name}: {error or type(error).__name__}"
                 self.line.close()
                 self._stop.wait(rest)

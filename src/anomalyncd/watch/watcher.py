@@ -27,6 +27,7 @@ from .table import GrowingTable
 BATCH = 16  # images that the network sees, and that are committed, together
 BATCH_BYTES = 64_000_000  # of their files
 FIRST_REST, LONGEST_REST = 0.5, 30.0  # seconds between attempts while something is wrong
+LONG_SECONDS = 5.0  # for which a receiver must have refused before people are told
 MOST_SECONDS = 1_000_000.0
 DRIFT, DRIFT_MODEL = "drift", "model of drift"
 
@@ -38,9 +39,11 @@ class Status:
     problem : why nothing goes on just now; empty where it does
     looked : when the folder was last looked through, by the monotonic clock
     waiting : files that are there but not written down yet
+    away : receiver → why it has taken nothing for a while; images are classed all the same
     """
 
     problem: str = ""
+    away: dict[str, str] = field(default_factory=dict)
     stopping: bool = False
     looked: float = field(default_factory=time.monotonic)
     waiting: int = 0
@@ -123,6 +126,7 @@ class Watcher:
                 ready, gone = self.arrivals.look()
                 self.ledger.set_files({}, gone)
                 self._tell_of_waiting()
+                self._tell_of_receivers()
                 self.status.waiting = len(self.arrivals.waiting)
                 for batch in _batches(ready):
                     self._take(batch, drift)
@@ -260,6 +264,18 @@ class Watcher:
             self._say(f"{len(stuck)} files wait because they {why}, as {stuck[0]}")
         if self.arrivals.nameless:
             self._say(f"left alone, because its name is no text: {min(self.arrivals.nameless)!r}")
+
+    def _tell_of_receivers(self) -> None:
+        before = self.status.away
+        self.status.away = {
+            sender.line.name: problem
+            for sender in self.senders
+            if (problem := sender.problem) and time.monotonic() - sender.since >= LONG_SECONDS
+        }
+        for name in self.status.away.keys() - before.keys():
+            self.progress.warn(f"{self.status.away[name]}. Messages wait on disk, and are sent when it takes them.")
+        for name in before.keys() - self.status.away.keys():
+            self.progress.say(f"{name} takes messages again")
 
     def _say(self, words: str) -> None:
         """Once, however often it happens in a row."""
