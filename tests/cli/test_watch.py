@@ -94,6 +94,8 @@ def test_wrong_calls_are_told_in_words(made: Path, tmp_path: Path) -> None:
     assert "would lie inside" in fail("watch", run, images, *maps, "--out", run / "images.csv")
     assert "ends in .html" in fail("day", _table(tmp_path), "--out", tmp_path / "small.csv")
     assert "ends in .html" in fail("predict", run, images, *maps, *out, "--page", tmp_path / "p.csv")
+    assert "there is no a.png" in fail("day", _table(tmp_path), "--images", tmp_path)
+    assert "--images DIR tells" in call("day", _table(tmp_path)).output
     assert "expected hours" in fail("day", _table(tmp_path), "--shifts", "6,soon")
     assert "--engine local" in fail(
         "predict", run, images, *maps, *out, "--engine", "ray", "--page", tmp_path / "p.html"

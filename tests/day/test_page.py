@@ -19,6 +19,7 @@ from anomalyncd.day.figures import DayFigures, Grouping, day_figures
 from anomalyncd.day.html import write_day
 from anomalyncd.day.source import groups_of, read_table
 from anomalyncd.errors import DataError, MissingDataError, SettingsError
+from anomalyncd.export.cells import safe_cells
 from anomalyncd.metrics.control import ControlChart
 from anomalyncd.watch.drift import BLOCK, REFERENCE, WINDOW
 
@@ -257,3 +258,12 @@ def test_a_share_that_is_beyond_its_limit_is_written_differently_from_it() -> No
     grouping = Grouping("shift", ["06–14"], [1091], {}, chart, ControlChart(np.zeros(1), 0.0, np.zeros(1), np.zeros(1)))
     figures = DayFigures("2026-11-18", "", *[0] * 8, [], set(), [grouping], [], False, [])
     assert figures.warnings == ["06–14 (shift): 8.52 % defects of 1091 images, limits 4.00 % to 8.51 %"]
+
+
+def test_cells_that_were_quoted_for_spreadsheets_are_names_again(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "=1+1.png"), np.zeros((9, 9, 3), np.uint8))
+    table = pd.DataFrame({"image": ["=1+1.png"], "label": [1], "class_name": ["-crack"]})
+    safe_cells(table).to_csv(tmp_path / "t.csv", index=False)
+    figures = write_day(read_table(tmp_path / "t.csv", root=tmp_path), tmp_path / "t.html")
+    assert figures.day and figures.kinds[0].look.name == "-crack"
+    assert "data:image/webp" in (tmp_path / "t.html").read_text("utf-8")

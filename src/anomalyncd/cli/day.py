@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import SettingsError
+from ..errors import DataError, SettingsError
 from .show import counted
 
 By = Annotated[
@@ -41,6 +41,10 @@ def day(
     found = read_table(table, time=time, begin=begin, root=images)
     if not found.n_files:
         raise SettingsError(f"{table}: expected images, but the table has no row yet.")
+    if images is not None and len(found.images) and found.days == [""]:
+        raise DataError(
+            f"--images {images}: expected the images of {table}, but there is no {found.images['image'].iloc[0]}."
+        )
     name = date or found.days[-1]
     page = out or table.with_name(f"{table.stem}-{name}.html" if name else f"{table.stem}.html")
     paper = page.with_suffix(".pdf") if pdf else None
@@ -53,6 +57,8 @@ def day(
         *figures.warnings[:5], *(shift.words for _, shift in figures.shifts[:5]), *figures.notes,
     ):  # fmt: skip
         typer.echo(f"  {line}")
+    if not figures.day and images is None:
+        typer.echo("  without times and pictures: --images DIR tells where the images are")
     typer.echo(" and ".join(str(path) for path in (page, paper) if path))
     if browse:
         typer.launch(page.absolute().as_uri())

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import DataError, MissingDataError, SettingsError, StoreError
+from ..export.cells import FORMULA
 from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
 from ..paths import path_of
 from ..places.names import file_named
@@ -43,6 +44,7 @@ FIGURES = (
     "width",
     "height",
 )  # columns that are reckoned with; all others of a CSV are texts
+QUOTED = rf"^'(?=[{re.escape(''.join(FORMULA))}])"
 OFFSET = r"(?:(?<=\d)\s*(?:Z|UTC)|(?<=:\d\d)(\.\d+)?\s?[+-]\d\d(?::?\d\d)?)$"  # at the end of a time
 
 
@@ -152,6 +154,8 @@ def _read(path: Path) -> pd.DataFrame:
         head = file.readline()
     separator = ";" if head.count(b";") > head.count(b",") else ","
     table = pd.read_csv(path, sep=separator, dtype="str", keep_default_na=False, encoding="utf-8-sig")
+    for name in {"image", "class_name", "file"} & set(table):  # as they were before --quote-formulas
+        table[name] = table[name].str.replace(QUOTED, "", regex=True)
     return table.assign(
         **{name: pd.to_numeric(table[name].replace("", None), errors="coerce") for name in FIGURES if name in table}
     )
