@@ -112,8 +112,12 @@ def test_every_kind_of_table_tells_the_same(tmp_path: Path) -> None:
         own.to_parquet(tmp_path / "line.parquet" / f"{day}.parquet")
         rows = regions[regions["seq"].isin(own["seq"])]
         rows.to_parquet(tmp_path / "line.parquet" / f"{day}_regions.parquet")
+    for name, table in (("images", images), ("regions", regions)):
+        (tmp_path / "line.sets" / name).mkdir(parents=True)
+        table.to_parquet(tmp_path / "line.sets" / name / "part-0.parquet")
     first, *others = (
-        day_figures(read_table(tmp_path / f"line.{kind}"), "2026-11-18") for kind in ("csv", "sqlite", "parquet")
+        day_figures(read_table(tmp_path / f"line.{kind}"), "2026-11-18")
+        for kind in ("csv", "sqlite", "parquet", "sets")
     )
     for other in others:
         assert (other.n_images, other.n_unreadable, other.n_other) == (

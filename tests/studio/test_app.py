@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import schemathesis
 from fastapi import FastAPI
@@ -397,6 +400,29 @@ def test_it_is_told_what_ignored_parts_take_away_and_the_run_is_made_beside(stud
     said = http.app.state.jobs.all()[-1].order["arguments"]
     assert said[said.index("--out") + 1] == str(place / "work/plate-2") and said.count("--ignore") == 1
     assert "--known" not in said  # nobody has named anything
+
+
+def test_days_of_sqlite_and_parquet_follow_what_watch_writes(studio: Open, place: Path) -> None:
+    work, http = place / "work", studio()
+    rows = pd.DataFrame({"image": ["a.png"], "label": [0], "class_name": ["normal"], "time": ["2026-11-18T10:00:00"]})
+    with closing(sqlite3.connect(work / "line.sqlite")) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        rows.to_sql("images", db, index=False)
+        rows.to_sql("regions", db, index=False)
+        db.commit()
+        assert "2026-11-18" in http.get("/days/line.sqlite").text
+        rows.assign(time="2026-11-19T10:00:00").to_sql("images", db, index=False, if_exists="append")
+        db.commit()
+        assert "2026-11-19" in http.get("/days/line.sqlite").text
+    pytest.importorskip("pyarrow")
+    (work / "days.parquet").mkdir()
+    rows.to_parquet(work / "days.parquet" / "2026-11-18.parquet")
+    assert "days.parquet" in http.get("/api/state").json()["tables"]
+    assert "2026-11-18" in http.get("/days/days.parquet").text
+    rows.assign(time="2026-11-19T10:00:00").to_parquet(work / "days.parquet" / "2026-11-19.parquet")
+    assert "2026-11-19" in http.get("/days/days.parquet").text
+    (work / "days.parquet" / "2026-11-20.parquet").symlink_to(place / "private/secret.png")
+    assert http.get("/days/days.parquet").status_code == 409
 
 
 def test_the_page_of_the_day_of_tables_and_predictions(studio: Open, place: Path) -> None:

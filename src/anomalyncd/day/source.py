@@ -124,11 +124,14 @@ def read_frames(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         raise MissingDataError(f"{path}: expected a table of `watch` or `predict`, none found.")
     try:
         if path.is_dir():
+            # A file a day, of `watch`; or the data sets `images` and `regions`, of `predict`.
             files = sorted(path.glob("*.parquet"))
-            own = [file for file in files if not file.stem.endswith("_regions")]
+            own = [file for file in files if not file.stem.endswith("_regions")] or sorted(
+                path.glob("images/*.parquet")
+            )
             if not own:
-                raise DataError(f"{path}: expected a folder with a .parquet file a day, none found.")
-            beside = [file for file in files if file.stem.endswith("_regions")]
+                raise DataError(f"{path}: expected a folder with .parquet files of `watch` or `predict`, none found.")
+            beside = [file for file in files if file not in own] or sorted(path.glob("regions/*.parquet"))
             return _joined(own), _joined(beside)
         if kind in SQLITE:
             # Opened as a file that is read only: a table that `watch` is writing to.

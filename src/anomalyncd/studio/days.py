@@ -32,7 +32,7 @@ class Days:
     def tables(self) -> list[str]:
         """Names of the tables in the workspace; links and tables of regions are left out."""
         with closing(os.scandir(self._workspace.path)) as entries:
-            names = [e.name for e in entries if e.is_file(follow_symlinks=False) and not e.name.startswith(".")]
+            names = [e.name for e in entries if _is_table(e)]
         found = [name for name in sorted(names) if name.lower().endswith(SUFFIXES)]
         return [name for name in found if not Path(name).stem.endswith("_regions")][:MOST_TABLES]
 
@@ -53,12 +53,25 @@ class Days:
 
         page = self._pages / f"{name}.html"
         with self._lock:
-            status = table.stat()
-            if status.st_size > MOST_BYTES:
+            # What SQLite has not put into its file yet is beside it.
+            parts = [table, table.with_name(f"{table.name}-wal"), *(table.glob("*.parquet") if table.is_dir() else ())]
+            if any(part.is_symlink() for part in parts):
+                raise DataError(f"{table.name}: expected files, but there is a link in it.")
+            states = [part.stat() for part in parts if part.exists()]
+            if sum(status.st_size for status in states) > MOST_BYTES:
                 raise DataError(f"{table.name}: too large to be shown here: `anomalyncd day` makes the page.")
-            if not page.is_file() or page.stat().st_mtime_ns <= status.st_mtime_ns:
+            if not page.is_file() or page.stat().st_mtime_ns <= max(status.st_mtime_ns for status in states):
                 found = read_table(table, root=root)
                 if not found.n_files:
                     raise DataError(f"{table.name}: expected images, but the table has no row yet.")
                 write_day(found, page)
             return page.read_bytes()
+
+
+def _is_table(entry: os.DirEntry[str]) -> bool:
+    """Files, and folders with a Parquet file a day; no links and nothing hidden."""
+    if entry.name.startswith("."):
+        return False
+    return entry.is_file(follow_symlinks=False) or (
+        entry.name.lower().endswith(".parquet") and entry.is_dir(follow_symlinks=False)
+    )
