@@ -227,6 +227,10 @@ def test_lots_are_what_is_written_and_groups_are_in_the_order_of_people(tmp_path
         names = {grouping.by: grouping.names for grouping in figures.groupings}
         assert names["lot"] == ["", "0009", "0010"] and names["cavity"] == ["", "2", "9", "10"]
         assert names["hour"] == ["06:00", "14:00", "22:00", "01:00"] and names["shift"] == ["A", "B", "C"]
+    names = {
+        grouping.by: grouping.names for grouping in day_figures(read_table(tmp_path / "t.csv"), "2026-11-18").groupings
+    }
+    assert names["shift"] == ["06–14", "14–22", "22–06"]  # of the clock, where nobody asks for the column
     table = table.drop(columns="shift").assign(cavity=[10.0, 9.0, np.nan, 2.0])
     assert groups_of(table, "cavity").tolist() == ["10", "9", "", "2"]
 

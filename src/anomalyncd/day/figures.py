@@ -118,8 +118,9 @@ def day_figures(table: DayTable, day: str, by: Sequence[str] = (), hours: Sequen
     wanted = [*(("hour", "shift") if has_time else ()), *by]
     if "folder" not in wanted and "folder" not in images and images["image"].str.contains("/").sum() > 1:
         wanted.append("folder")
+    by_clock = today.drop(columns=["hour", "shift"], errors="ignore")  # unless these columns were asked for
     groupings = [
-        _grouping(today, name, groups_of(today, name, hours, table.begin), kinds)
+        _grouping(today, name, groups_of(today if name in by else by_clock, name, hours, table.begin), kinds)
         for name in dict.fromkeys(wanted)
         if name != "day"
     ]

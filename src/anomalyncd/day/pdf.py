@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,6 +19,11 @@ from .figures import DayFigures, Grouping
 from .pictures import SIDE
 from .source import DayTable
 
+# The first has no Chinese, Japanese or Korean letters; of the others those that the system has.
+FONTS = (
+    "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "WenQuanYi Zen Hei", "Microsoft YaHei",
+    "Yu Gothic", "Malgun Gothic", "PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Arial Unicode MS",
+)  # fmt: skip
 PAPER = (8.27, 11.69)  # A4 in inches
 BEYOND = "#d8434e"
 LINE = "#1769c2"
@@ -32,13 +38,15 @@ def day_pdf(
     import matplotlib
 
     matplotlib.use("Agg")
+    from matplotlib import font_manager
     from matplotlib.backends.backend_pdf import PdfPages
     from matplotlib.figure import Figure
 
     out = io.BytesIO()
     title = f"{table.path.stem}, {figures.day or 'all images'}"
     settings: dict[Any, Any] = {
-        "font.family": "DejaVu Sans", "font.size": 8.5, "text.color": INK, "axes.edgecolor": RULE, "axes.labelcolor": FAINT,
+        "font.family": _fonts(font_manager.get_font_names()), "font.size": 8.5, "text.color": INK,
+        "axes.edgecolor": RULE, "axes.labelcolor": FAINT,
         "xtick.color": FAINT, "ytick.color": FAINT, "axes.spines.top": False, "axes.spines.right": False,
         "axes.titlesize": 9.5, "axes.titlelocation": "left", "pdf.fonttype": 42,
     }  # fmt: skip
@@ -51,6 +59,13 @@ def day_pdf(
             page.text(0.08, 0.025, f"anomalyncd {__version__}", color=FAINT, fontsize=7)
             pages.savefig(page)
     return out.getvalue()
+
+
+def _fonts(known: Sequence[str]) -> list[str]:
+    logging.getLogger("matplotlib.font_manager").setLevel(
+        logging.ERROR
+    )  # it tells of every weight that one does not have
+    return [name for name in FONTS if name in known]
 
 
 def _first(figure: Any, figures: DayFigures) -> Any:
@@ -114,6 +129,9 @@ def _pareto(axes: Any, figures: DayFigures) -> None:
 
 
 def _table(page: Any, figures: DayFigures, y: float) -> None:
+    if not figures.kinds:
+        page.text(0.08, y, "No image has a defect.")
+        return
     columns = [("Kind", 0.08, "left"), ("Images", 0.36, "right"), ("Of all", 0.44, "right"), ("Sum", 0.52, "right")]
     columns += [(figures.before, 0.65, "right"), ("Change", 0.74, "right")] if figures.before else []
     columns += [("Area", 0.83, "right"), ("Median px", 0.92, "right")]
@@ -164,6 +182,7 @@ def _stack(axes: Any, grouping: Grouping) -> None:
         )
         floor += counts
     axes.set_title("Images with a defect")
+    axes.set_ylim(0, max(1.0, 1.05 * floor.max(initial=0)))
     axes.locator_params(axis="y", integer=True)
     _names(axes, grouping)
     if stacks:
