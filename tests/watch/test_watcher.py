@@ -123,6 +123,15 @@ class Failing(GrowingTable):
         self.table.flush(last=last)
 
 
+def test_files_that_wait_are_told_of(line, monkeypatch) -> None:
+    line.put("a.png", b"x"), line.put("b.png", b"y")
+    watcher, said = line.watcher(pace=Pace(0.01, 0.0, patience=0)), []
+    monkeypatch.setattr(watcher.progress, "warn", said.append)
+    watcher.reader.content = lambda arrival: None  # locked by another program
+    watcher.run(once=True), watcher.run(once=True)
+    assert said == ["a.png waits because it cannot be opened, and 1 more like it"]
+
+
 def test_trouble_is_told_waited_for_and_loses_nothing(line, monkeypatch) -> None:
     for k in range(5):
         line.put(f"{k}.png", 10 + k)

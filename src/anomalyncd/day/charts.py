@@ -18,6 +18,8 @@ MOST_BARS = 12  # kinds of the Pareto chart; the rest is one bar
 MOST_STACKED = 7  # kinds that are told apart in a chart of groups
 MOST_NAMES = 16  # of groups, below an axis
 LONGEST_NAME = 14
+FEW = 4  # names with which a chart is still read on a phone as a whole, in larger letters
+LETTER, LARGE_LETTER = 7.0, 11.0  # widths, then
 REST = Look(0, "others", OTHER_COLOUR, "circle", "others")
 
 
@@ -49,6 +51,10 @@ class Chart:
     centre: float = math.nan
     about: str = ""
 
+    @property
+    def has_few(self) -> bool:
+        return len(self.names) <= FEW
+
 
 def pareto_chart(kinds: list[Kind]) -> Chart:
     """Counts of kinds, commonest first, and the line of their sum in per cent."""
@@ -64,7 +70,7 @@ def pareto_chart(kinds: list[Kind]) -> Chart:
         width = min(0.72 * step, 90)
         bars.append(Bar(_r(x + (step - width) / 2), _r(HEIGHT - height), _r(width), _r(height), look.colour,
                         f"{look.name}: {count}"))  # fmt: skip
-        names.append((_r(x + step / 2), short(look.name, max(6, int(step / 6.8)))))
+        names.append((_r(x + step / 2), short(look.name, max(6, int(step / _letter(len(shown)))))))
         points.append(
             (_r(x + step / 2), _r(HEIGHT - _height(so_far / total, 1.0)), f"{100 * so_far / total:.0f} %", False)
         )
@@ -155,12 +161,16 @@ def axis_name(grouping: Grouping, place: int) -> str:
 def _names(grouping: Grouping) -> list[tuple[float, str]]:
     names = [axis_name(grouping, place) for place in range(len(grouping.names))]
     step, every = (WIDTH - LEFT - RIGHT) / len(names), math.ceil(len(names) / MOST_NAMES)
-    room = max(5, int(every * step / 7))
+    room = max(5, int(every * step / _letter(len(names))))
     return [
         (_r(LEFT + (place + 0.5) * step), short(name or "none", room))
         for place, name in enumerate(names)
         if not place % every
     ]
+
+
+def _letter(n_names: int) -> float:
+    return LARGE_LETTER if n_names <= FEW else LETTER
 
 
 def _height(value: float, top: float) -> float:

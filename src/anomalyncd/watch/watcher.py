@@ -257,11 +257,12 @@ class Watcher:
     def _tell_of_waiting(self) -> None:
         if stuck := self.arrivals.stuck(self.pace.patience):
             why = (
-                "cannot be opened"
+                "it cannot be opened"
                 if self.reader.beside is None
-                else f"cannot be opened, or their {self.reader.what}s have not come"
+                else f"it cannot be opened, or its {self.reader.what} has not come"
             )
-            self._say(f"{len(stuck)} files wait because they {why}, as {stuck[0]}")
+            more = f", and {len(stuck) - 1} more like it" if len(stuck) > 1 else ""
+            self._say(f"{stuck[0]} waits because {why}{more}")
         if self.arrivals.nameless:
             self._say(f"left alone, because its name is no text: {min(self.arrivals.nameless)!r}")
 
