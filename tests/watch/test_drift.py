@@ -72,6 +72,13 @@ def test_light_that_grows_by_a_tenth_is_seen_within_a_third_of_it() -> None:
     assert seen < 700
 
 
+@pytest.mark.parametrize("noise", [0.005, 0.02, 0.06])
+def test_light_that_grows_from_the_first_image_on_is_seen(noise: float) -> None:
+    rng, monitor = np.random.default_rng(6), DriftMonitor()
+    light = (120 * rng.normal(1, noise) * (1 + 0.1 * min(1, k / 2000)) for k in range(2000))
+    assert any(monitor.add({"brightness": value}) for value in light)
+
+
 def test_a_stream_that_returns_is_no_more_reported_and_gaps_do_not_count() -> None:
     rng, monitor = np.random.default_rng(3), DriftMonitor()
     levels = [1.0] * FIRST + [2.0] * LATEST + [1.0] * LATEST
