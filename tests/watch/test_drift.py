@@ -37,7 +37,7 @@ def test_a_stable_line_is_reported_as_often_as_promised() -> None:
     assert RATE / 2 < reported / windows < 2 * RATE
 
 
-@pytest.mark.parametrize(("alike", "streams"), [(0.0, 1), (0.0, 2), (0.5, 1), (0.8, 1), (0.8, 4)])
+@pytest.mark.parametrize(("alike", "streams"), [(0.0, 1), (0.5, 2), (0.8, 1), (0.8, 4)])
 def test_it_is_as_often_with_few_streams_and_where_images_are_like_the_one_before(alike: float, streams: int) -> None:
     rng, reported, windows = np.random.default_rng(1), 0, 0
     for _ in range(60):
