@@ -23,6 +23,7 @@ from export.scenes import SCENES
 
 DOCS = Path(__file__).parents[2] / "docs/export.md"
 FILES = {
+    "parquet": set(),
     "xlsx": {"results.xlsx"},
     "yolo": {"data.yaml"},
     "voc": set(),
@@ -71,7 +72,7 @@ def test_each_format_says_what_it_wrote_and_what_to_do_next(run: Path, format: s
     folder = run / "export" / format
     files = {path.name for path in folder.iterdir() if path.is_file()}
     assert files == FILES[format] | {"export.json"}
-    assert f"7 images, {8 if format in ('csv', 'xlsx') else 6} regions: {folder}\n" in result.stdout
+    assert f"7 images, {8 if format in ('csv', 'parquet', 'xlsx') else 6} regions: {folder}\n" in result.stdout
     assert "\nNext: " in result.stdout and str(folder) in result.stdout.split("Next: ")[1]
     assert "warning" not in result.output
     before = snapshot(folder)
@@ -91,7 +92,7 @@ def test_missing_files_are_said(moved: Path, tmp_path: Path) -> None:
 
 
 def test_formats_that_are_not_there(run: Path) -> None:
-    assert "expected one of csv, xlsx, coco, yolo, voc, labelstudio, fiftyone, folders" in fail(
+    assert "expected one of csv, parquet, xlsx, coco, yolo, voc, labelstudio, fiftyone, folders" in fail(
         "export", run, "--format", "pdf"
     )
     assert not (run / "export").exists()

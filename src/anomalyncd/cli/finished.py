@@ -234,7 +234,7 @@ def export(
     run: opt.Run,
     format: Annotated[
         str,
-        typer.Option("--format", help="csv, xlsx, coco, yolo, voc, labelstudio, fiftyone, folders, onnx or openvino."),
+        typer.Option(help="csv, parquet, xlsx, coco, yolo, voc, labelstudio, fiftyone, folders, onnx or openvino."),
     ],
     out: Annotated[Path | None, typer.Option(help="Folder to write, RUN/export/FORMAT by default.")] = None,
     root: Annotated[
@@ -324,7 +324,8 @@ def _next(format: str, found: Exported) -> str:
             f"fiftyone app view --dataset-dir {quoted(folder)} --type fiftyone.types.FiftyOneImageDetectionDataset "
             "--kwargs data_path=data.json"
         )
-    return f"look into {quoted(folder)}, a folder a class."
+    of = "table, for pandas, DuckDB or Spark" if format == "parquet" else "class"
+    return f"look into {quoted(folder)}, a folder a {of}."
 
 
 def load_fitted(

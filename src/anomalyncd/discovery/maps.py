@@ -25,7 +25,7 @@ from ..regions.extract import is_readable
 from ..regions.network import share
 from ..regions.records import ImageRecord, report_files
 from ..run.detector import CHECKSUMS, DETECTOR, is_whole, read_detector, save_detector
-from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, SEEN, TRAINING, RunFolder
+from ..run.folder import IMAGES_TABLE, MAPS, METRICS, NORMAL_MAPS, SCORES, SEEN, SUSPECTS, TRAINING, RunFolder
 from ..run.map_files import MapFiles
 from ..run.stages import Stages, content_order
 from ..run.store import SHARD, map_names
@@ -33,7 +33,6 @@ from ..run.tables import read_csv, to_csv
 
 MAP_SCORES = f"{MAPS}/scores.csv"
 NORMAL_TABLE = f"{NORMAL_MAPS}/maps.csv"
-SUSPECTS = "suspects.csv"
 MOST_HELD_OUT = 100  # normal images, evenly spread, that tell how normal ones score
 
 

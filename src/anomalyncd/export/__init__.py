@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, SettingsError
-from ..places.names import look_up
-from ..places.stored import Stored
+from ..paths import path_of
+from ..places.names import file_named, look_up
+from ..places.stored import File, Stored
 from ..progress import Silent
 from ..run.finished import FinishedRun
+from ..run.folder import RunFolder
+from ..run.writer import check_table
+from ..steps.data_sets import find_tables, read_pieces, write_data_sets
+from ..steps.tables import PART
 from . import boxes, formats
 from .cells import safe_cells
 from .source import Results
 from .target import MARKER, check_outside, whole_folder, write_json
 from .xlsx import check_xlsx, write_xlsx
 
-FORMATS = ("csv", "xlsx", "coco", "yolo", "voc", "labelstudio", "fiftyone", "folders")
+FORMATS = ("csv", "parquet", "xlsx", "coco", "yolo", "voc", "labelstudio", "fiftyone", "folders")
 COPIES = ("folders", "yolo", "voc")  # those that hold the images themselves
 NETWORKS = ("onnx", "openvino")  # not results but the model, see `networks.export_networks`
 
@@ -62,7 +68,7 @@ def export_run(
 
     Parameters
     ----------
-    format : one of `FORMATS`
+    format : one of `FORMATS`; `parquet` takes a folder of `anomalyncd detect` too, and holds no table whole in memory
     out : folder to write, `export/<format>` in the run folder by default; new, empty, or an earlier export of this format
     root : for `labelstudio`: the folder that it serves, by default the one above the images' common folder
     link : for `folders`, `yolo` and `voc`: links instead of copies
@@ -79,10 +85,12 @@ def export_run(
         )
     if format == "xlsx":
         check_xlsx()
+    out = out or run / "export" / format
+    if format == "parquet":
+        return _export_data_sets(run, out)
     finished = FinishedRun(run)
     results = Results(finished)
-    out = out or run / "export" / format
-    check_outside(out, finished)
+    check_outside(out, finished.folder, ((image.name, image.file) for image in results.images))
 
     needs_file = format in ("labelstudio", "fiftyone", *COPIES)
     images = [image for image in results.images if image.file is not None or not needs_file]
@@ -128,3 +136,22 @@ def export_run(
     written = [image for image in images if image.name not in gone]
     n_regions = len(finished.regions) if format in ("csv", "xlsx") else sum(len(image.findings) for image in written)
     return Exported(out, len(written), n_regions, root, missing, without_file)
+
+
+def _export_data_sets(run: Path, out: Path) -> Exported:
+    """All tables as Parquet, some rows at a time: of a million images none should be whole in memory."""
+    check_table(out / PART)
+    folder = RunFolder(path_of(run, "run"))
+    tables = find_tables(folder)
+    check_outside(out, folder, _files(tables))
+    with whole_folder(out, "parquet", {"run": str(run.absolute())}) as partial:
+        counts = write_data_sets(tables, partial)
+    n_images = counts.get("images", counts.get("scores", 0))
+    return Exported(out, n_images, counts.get("regions", 0), None, [], [])
+
+
+def _files(tables: dict[str, Path]) -> Iterator[tuple[str, File | None]]:
+    """Names of images, and where they lay."""
+    for table in read_pieces(tables["manifest"]) if "manifest" in tables else ():
+        for name, file in zip(table["image"], table["file"], strict=True) if "file" in table else ():
+            yield name, file_named(file).absolute() if isinstance(file, str) else None

@@ -102,7 +102,7 @@ def export_networks(
     progress = progress or Silent()
     out = out or run / "export" / (format + ("-int8" if int8 else ""))
     finished = FinishedRun(run, device="cpu")
-    check_outside(out, finished)
+    check_outside(out, finished.folder, ((name, finished.file(name)) for name in finished.images["image"]))
     vit = finished.model.vit(progress.say)
     network, writers = _network(finished, vit)
     detector, grid, detector_writers = _detector(finished)

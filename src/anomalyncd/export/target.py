@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -13,8 +13,8 @@ from typing import IO, Any
 from .. import __version__
 from ..errors import AnomalyNCDError, RunError, SettingsError
 from ..paths import resolved
-from ..run.finished import FinishedRun
-from ..run.folder import PARTIAL
+from ..places.stored import File
+from ..run.folder import PARTIAL, RunFolder
 from ..runtime.folder import MARKER
 
 __all__ = ["MARKER", "check_outside", "whole_folder", "write_json"]
@@ -56,19 +56,19 @@ def whole_folder(out: Path, format: str, notes: Mapping[str, Any]) -> Iterator[P
         raise RunError(f"{out}: cannot write the export ({error.strerror or error}). Nothing was changed.") from error
 
 
-def check_outside(out: Path, run: FinishedRun) -> None:
+def check_outside(out: Path, run: RunFolder, images: Iterable[tuple[str, File | None]]) -> None:
     """An export among the images would be taken for images by the next call that reads their folder.
 
-    One that lies in the run must not be led out of it by a link.
+    One that lies in the run must not be led out of it by a link. images : names, and where they lie
     """
     if Path(os.path.abspath(out)).is_relative_to(os.path.abspath(run.path)):
-        run.folder.place(os.path.relpath(out, run.path))
+        run.place(os.path.relpath(out, run.path))
     place = resolved(out)
     if place.is_relative_to(resolved(run.path)):  # which is outside: `discover` has seen to it
         return
     folders: dict[Path, None] = {}
-    for name in run.images["image"]:
-        if isinstance(file := run.file(name), Path):
+    for name, file in images:
+        if isinstance(file, Path):
             folders[file.parent] = None
             parts = Path(name).parts
             if not Path(name).is_absolute() and file.parts[-len(parts) :] == parts:

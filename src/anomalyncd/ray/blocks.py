@@ -22,13 +22,12 @@ from ..regions.records import ImageRecord
 from ..run.folder import CLASS_NAMES, MODEL_FILE, RunFolder
 from ..run.stages import fingerprint
 from ..run.store import SHARD
+from ..run.tables import NUMBERS, TEXT
 
 SEALS = "seals"  # folder of what says that a part is whole, and what it was made from
 ENDINGS = {"regions": ".parquet", "images": ".parquet", SEALS: ".json"}  # folder → files, in the order of writing
 LARGEST = 16 * SHARD  # images of a block; whole shards, so that the network sees the same batches as in one process
 ROWS = 65536  # at least so many are put into the final table at once
-_TEXT = frozenset({"image", "class_name", "classes", "true_label"})
-_FRACTIONS = frozenset({"area", "score", "probability", "unknown", "foreign", "false_alarm"})
 
 
 @dataclass(frozen=True)
@@ -183,9 +182,9 @@ def _to_parquet(table: pd.DataFrame) -> bytes:
 
 
 def _type(column: str) -> str:
-    if column in _TEXT:
+    if column in TEXT:
         return "large_string"
-    return "float64" if column in _FRACTIONS or column.startswith("p_") else "int64"
+    return "float64" if column in NUMBERS or column.startswith("p_") else "int64"
 
 
 def _absolute(source: Any) -> Any:

@@ -46,6 +46,7 @@ NORMAL_MAPS = "normal/maps"  # of normal images, each made as if the detector ha
 SEEN = "seen"  # what the detector saw in whole images, until the regions are described
 TRAINING = "training"  # what a detector has learned so far; gone when it has learned all
 NORMAL_SCORES = "normal.json"  # how normal images score, how the run's images do, and where the line is
+SUSPECTS = "suspects.csv"  # of the normal images that the detector was given, those that seem to show a defect
 SCORES, METRICS = "scores.csv", "metrics.json"  # of `anomalyncd detect`: with labels, and against them
 PATIENCE = 30.0  # seconds that a reader waits while another process changes several files at once
 COMMIT = "commit"  # files that replace others together

@@ -52,6 +52,9 @@ WHOLE_NUMBERS = (
 )  # fmt: skip
 MARKS = ("n_bytes", "modified", "sha256")  # by which a file is known again
 NUMBERS = ("area", "score", "probability", "unknown", "foreign", "false_alarm")
+TEXT = (
+    "image", "class_name", "looks_like", "crop", "classes", "true_label", "message", "status", "file", "map", *MARKS,
+)  # fmt: skip
 
 
 def result_files(
@@ -122,20 +125,17 @@ def to_csv(table: pd.DataFrame) -> str:
 
 def read_csv(path: Path) -> pd.DataFrame:
     """A table of a run; names stay text even where they look like numbers, and numbers are exact."""
-    text = (
-        "image", "class_name", "looks_like", "crop", "classes", "true_label", "message", "status", "file", "map", *MARKS,
-    )  # fmt: skip
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"it has more than {LARGEST:,} bytes")
         columns = header(path)
         table = pd.read_csv(
-            path, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(text, str),
+            path, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(TEXT, str),
             converters={name: float for name in columns if name.startswith("p_")},
         )  # fmt: skip
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: expected a table of a run ({error}).") from error
-    _check(table, path)
+    check_cells(table, path)
     return table
 
 
@@ -155,7 +155,7 @@ def header(path: Path) -> list[str]:
     return names
 
 
-def _check(table: pd.DataFrame, path: Path) -> None:
+def check_cells(table: pd.DataFrame, path: Path) -> None:
     """Refuse a table that was damaged, or spoiled by an editor, before somebody trips over a cell of it."""
     if path.name == HISTORY and any(kind.kind not in "iuf" for kind in table.dtypes):
         raise RunError(f"{path}: expected numbers, a row for each epoch, but found something else.")
