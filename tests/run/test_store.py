@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,23 @@ def test_shards_of_sixteen_images_are_kept_and_read_again(folder: RunFolder) -> 
     expected = shard(16, 4)
     np.testing.assert_array_equal(crop, expected.batch.crops[1])  # type: ignore[union-attr]
     np.testing.assert_array_equal(mask, expected.batch.masks[1])  # type: ignore[union-attr]
+
+
+def test_features_are_not_there_twice_when_shards_are_joined(folder: RunFolder, monkeypatch: Any) -> None:
+    names, size = [f"part {k}" for k in range(8)], 1 << 20
+
+    def read(self: RegionStore, number: int) -> Extracted | None:
+        found = shard(number, 1)
+        found.parts = {name: np.full((1, 1, 1, size), number, np.uint8) for name in names}
+        return found if number < 4 else None
+
+    monkeypatch.setattr(RegionStore, "_read", read)
+    tracemalloc.start()
+    store = RegionStore(folder).read()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert all(store.parts[name][:, 0, 0, 0].tolist() == [0, 1, 2, 3] for name in names)
+    assert peak < 1.4 * len(names) * 4 * size
 
 
 def test_names_of_pictures(folder: RunFolder) -> None:

@@ -159,7 +159,10 @@ class RegionStore(Layout):
         seen = [shard.scenes for shard in shards if shard.scenes is not None]
         whole = [shard.scenes is not None or not shard.images for shard in shards]
         try:
-            self.parts = {name: np.concatenate([s.parts[name] for s in shards if name in s.parts]) for name in names}
+            # Taken out of the shards, so that never more than one part is there twice.
+            self.parts = {
+                name: np.concatenate([s.parts.pop(name) for s in shards if name in s.parts]) for name in names
+            }
             self.scenes = np.concatenate(seen) if seen and all(whole) else None
         except ValueError as error:
             raise RunError(
