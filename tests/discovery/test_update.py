@@ -90,6 +90,17 @@ def test_the_tables_are_whole(run: Path, tomorrow: Path, given: str) -> None:
 
 
 @on_masks
+def test_features_of_the_run_are_read_no_more_than_twice(
+    run: Path, tomorrow: Path, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    real = store.RegionStore._read
+    monkeypatch.setattr(store.RegionStore, "_read", lambda self, n, **how: [reads.append(n), real(self, n, **how)][1])
+    take_in(run, tomorrow, given)
+    assert reads.count(0) == 2, "as they were, and with the new ones"
+
+
+@on_masks
 def test_images_of_the_same_name_get_another(run: Path, tomorrow: Path, given: str) -> None:
     """A name that still ends as a picture's does, so that exports and maps beside it are not mixed up."""
     take_in(run, tomorrow, given)

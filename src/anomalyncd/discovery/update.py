@@ -4,6 +4,7 @@ ones."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -93,10 +94,11 @@ def update_run(
         if inputs.is_bare:
             samples = _with_maps(folder, model, n_images, samples, progress, engine)
         with progress.task("Regions", len(samples)) as advance:
-            store = RegionStore(folder).read(n_images).append(samples, model.look(progress.say), advance, engine)
+            store = copy(state.store).append(samples, model.look(progress.say), advance, engine)
         folder.remove(SEEN)
         skipped = report_files(store.images[n_images:], progress)
-        larger = _joined(state, store, samples)
+        larger, n_outside = _joined(state, store, samples), int(state.outside.sum())
+        del state  # with a second copy of all features
         wanted, names = _with_new_classes(larger, len(before)), dict(model.names)
         if told.examples:
             found = told.labels(larger.regions, masked=model.binarizer is None)
@@ -111,9 +113,7 @@ def update_run(
         for region, was, now in zip(store.regions, before.tolist(), labels.tolist(), strict=False)
         if was != now
     ]
-    foreign = [record.id for record, out in zip(store.images, larger.outside, strict=True) if out][
-        int(state.outside.sum()) :
-    ]
+    foreign = [record.id for record, out in zip(store.images, larger.outside, strict=True) if out][n_outside:]
     return Update(
         len(samples) - len(skipped), len(labels) - len(before), there, opened, _n_unknown(larger, labels), moved,
         skipped, foreign,
