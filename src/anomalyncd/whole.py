@@ -23,3 +23,9 @@ def create(path: Path, data: bytes, *, becomes: Path | None = None) -> None:
         with suppress(OSError):
             path.unlink()  # on a full disk every byte counts
         raise
+
+
+def settle() -> None:
+    """Wait until all that was written without waiting is on disk; Windows offers no such thing."""
+    if hasattr(os, "sync"):
+        os.sync()

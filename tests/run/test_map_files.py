@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def test_a_block_that_was_kept_is_found_again(folder: RunFolder, samples: list[S
     assert np.load(folder.place("maps/2.npy"))[0, 0] == 2
 
 
-@pytest.mark.parametrize("change", ["key", "map", "seal", "mended", "order"])
+@pytest.mark.parametrize("change", ["key", "map", "power cut", "seal", "mended", "order"])
 def test_what_is_of_other_inputs_or_damaged_is_made_again(
     change: str, folder: RunFolder, samples: list[Sample]
 ) -> None:
@@ -67,6 +68,8 @@ def test_what_is_of_other_inputs_or_damaged_is_made_again(
     assert files(folder, samples).is_kept(block)
     if change == "map":
         folder.remove("maps/1.npy")
+    elif change == "power cut":
+        folder.put("maps/1.npy", b"")
     elif change == "seal":
         folder.write_text("training/maps/000000000.json", '{"key": "k", "records": [{"index": 0}]}')
     elif change == "mended":
@@ -98,3 +101,13 @@ def test_a_file_that_a_worker_could_not_read_is_looked_at_here(folder: RunFolder
     with pytest.raises(RunError, match=r"not there: 2\.png"):
         files(folder, samples, engine=Elsewhere()).keep(block, made(block))
     assert not files(folder, samples).is_kept(block)
+
+
+def test_maps_do_not_wait_for_the_disk_one_by_one(
+    folder: RunFolder, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(os, "fsync", waits.append)
+    block = blocks_of(samples, 3)[0]
+    files(folder, samples).keep(block, made(block))
+    assert len(waits) == 1, "the seal of the block alone"

@@ -30,6 +30,7 @@ from ..run.map_files import MapFiles
 from ..run.stages import Stages, content_order
 from ..run.store import SHARD, map_names
 from ..run.tables import read_csv, to_csv
+from ..whole import settle
 
 MAP_SCORES = f"{MAPS}/scores.csv"
 NORMAL_TABLE = f"{NORMAL_MAPS}/maps.csv"
@@ -122,6 +123,7 @@ def write_maps(
         work = MapWork(partial(read_detector, folder.path.absolute(), config), config.ignore, detector)
         for place, made in files.engine.each(work, todo):
             files.keep(todo[place], made, advance)
+    settle()
     if all(record.error for record in files.records.values()):
         report_files(list(files.records.values()), progress)  # raises
     return files.table()

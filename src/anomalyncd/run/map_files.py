@@ -37,12 +37,12 @@ class MapFiles:
         try:
             records = [ImageRecord(**row) for row in found["records"]] if found["key"] == self.key else []
             by_place = {record.index: record for record in records}
-            names = [(by_place[index], self.names[index], sample) for index, sample in block]
-        except (KeyError, TypeError):
+            unread = [sample for index, sample in block if by_place[index].error]
+            sizes = [self.folder.place(self.names[index]).stat().st_size for index, _ in block]
+            whole = sizes == found["sizes"]  # a power cut may leave an empty file
+        except (KeyError, TypeError, OSError):
             return False
-        if not all(self.folder.place(name).is_file() for _, name, _ in names):
-            return False
-        if any(record.error and is_readable(replace(sample, map=None)) for record, _, sample in names):
+        if not whole or any(is_readable(replace(sample, map=None)) for sample in unread):
             return False
         self.records |= by_place
         return True
@@ -51,15 +51,16 @@ class MapFiles:
         self, block: Block, made: Iterable[tuple[ImageRecord, bytes]], on_image: Callable[[], None] = lambda: None
     ) -> None:
         """Write the maps of a block, with the record of each image, and at last what says that they are whole."""
-        found = []
+        found, sizes = {}, {}
         for record, data in made:
             if record.error:
                 self.engine.check_unread(self.samples[record.index])
-            self.folder.write(self.names[record.index], data)
-            found.append(record)
+            self.folder.put(self.names[record.index], data)
+            found[record.index], sizes[record.index] = record, len(data)
             on_image()
-        self.folder.write_json(self._seal(block), {"key": self.key, "records": [vars(record) for record in found]})
-        self.records |= {record.index: record for record in found}
+        seal = {"records": [vars(record) for record in found.values()], "sizes": [sizes[index] for index, _ in block]}
+        self.folder.write_json(self._seal(block), {"key": self.key, **seal})
+        self.records |= found
 
     def table(self) -> pd.DataFrame:
         """Score and size of each image, or why it could not be read."""

@@ -20,6 +20,7 @@ from ..regions.crops import read_crop
 from ..regions.extract import Extracted, Extractor, is_readable
 from ..regions.find import Region
 from ..regions.records import ImageRecord
+from ..whole import settle
 from .folder import MAPS, PARTIAL, RETRAINED, RunFolder
 
 SHARD = 16  # images: what a killed run loses at most, and a step of the progress bar
@@ -76,6 +77,7 @@ class RegionStore(Layout):
                 on_images(len(block))
         self._write(todo, make_extractor, on_images, engine or Engine())
         self.read(len(items))
+        settle()
         self.run.finish(self.stage, key)
         return self
 
