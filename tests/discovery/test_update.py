@@ -90,14 +90,18 @@ def test_the_tables_are_whole(run: Path, tomorrow: Path, given: str) -> None:
 
 
 @on_masks
-def test_features_of_the_run_are_read_no_more_than_twice(
+def test_an_update_does_not_do_for_the_whole_run_what_is_for_new_images(
     run: Path, tomorrow: Path, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads: list[int] = []
-    real = store.RegionStore._read
+    reads, looked_at = list[int](), list[int]()
+    real, foreign = store.RegionStore._read, DiscoveryModel.foreign
+    monkeypatch.setattr(
+        DiscoveryModel, "foreign", lambda self, scenes: [looked_at.append(len(scenes)), foreign(self, scenes)][1]
+    )
     monkeypatch.setattr(store.RegionStore, "_read", lambda self, n, **how: [reads.append(n), real(self, n, **how)][1])
     take_in(run, tomorrow, given)
     assert reads.count(0) == 2, "as they were, and with the new ones"
+    assert looked_at == [len(NEW)], "whether an image shows the product is asked of the new ones"
 
 
 @on_masks

@@ -180,10 +180,8 @@ def _joined(state: RunState, store: RegionStore, samples: Sequence[Sample]) -> R
     model, n_images, n_regions = state.model, len(state.store.images), len(state.regions)
     new, parts = store.regions[n_regions:], {name: values[n_regions:] for name, values in store.parts.items()}
     probabilities, *_ = model.recognize(parts, new, store.images)
-    outside, foreign = np.zeros(len(store.images), bool), model.foreign(store.scenes)
-    outside[:n_images] = state.outside
-    if foreign is not None:
-        outside[n_images:] = foreign[n_images:] > 0.5
+    foreign = None if store.scenes is None else model.foreign(store.scenes[n_images:])
+    outside = np.append(state.outside, np.zeros(len(samples), bool) if foreign is None else foreign > 0.5)
     nothing = np.isnan(probabilities).any(axis=1) | outside[[region.index for region in new]]
     labels = np.where(nothing, UNKNOWN, model.classes[np.nan_to_num(probabilities).argmax(axis=1)])
     rows = manifest(store.images[n_images:], samples, store.run.path)
