@@ -160,7 +160,10 @@ class MadeUp:
         """(count, 2, BLOCKS, WIDTH) float16 unit vectors."""
         kinds = rng.choice(KINDS + NEW_KINDS, count, p=self.shares)
         weights = rng.normal(0, 1, (count, SPREAD_AXES)) * 0.25 * rng.standard_t(3, (count, 1)) / 2
-        out = self.kinds[kinds] + np.einsum("ra,rad->rd", weights, self.axes[kinds]).reshape(count, 2, BLOCKS, WIDTH)
+        out = self.kinds[kinds]
+        for kind in np.unique(kinds):
+            own = kinds == kind
+            out[own] += (weights[own] @ self.axes[kind]).reshape(-1, 2, BLOCKS, WIDTH)
         out += rng.normal(0, 0.3 / np.sqrt(WIDTH), out.shape)
         chance = rng.random(count)
         odd = chance < SHARE_ODD
