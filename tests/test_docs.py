@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import yaml
@@ -165,6 +165,14 @@ def test_links_of_the_site_lead_to_its_pages(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text)
     assert set(links) <= there
     assert page.name != "README.md" or len(links) > 20
+
+
+def test_nothing_of_the_site_is_fetched_from_elsewhere() -> None:
+    """The theme's own script is put in its place on pages, and taken from the page of a dead link."""
+    page = SimpleNamespace(url="how/serve.html")
+    assert hooks.on_post_page(f"<p>{hooks.FOREIGN}", page) == f'<p><script src="../{hooks.WORKER}"></script>'
+    assert hooks.on_post_template(f"<p>{hooks.FOREIGN}", template_name="404.html") == "<p>"
+    assert "font: false" in (ROOT / "mkdocs.yml").read_text("utf-8")
 
 
 def test_the_http_reference_has_every_route_and_type() -> None:

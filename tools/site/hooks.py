@@ -45,6 +45,11 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
     return output.replace(FOREIGN, f'<script src="{"../" * page.url.count("/")}{WORKER}"></script>')
 
 
+def on_post_template(output_content: str, **_: Any) -> str:
+    """The page of a dead link is always on a server, where the search needs no such script."""
+    return output_content.replace(FOREIGN, "")
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Links of pages of docs/ that lead out of it."""
     return fitted(markdown, ROOT / "docs")
