@@ -315,6 +315,23 @@ def a_second_later(route: Any) -> None:
     route.fulfill(response=answer, json=state)
 
 
+def test_another_folder_is_looked_for_beside_the_one_that_was_chosen(page: Any, server: Server, line: Path) -> None:
+    for name in ("plates", "good"):
+        shutil.copytree(line / "line" / name, line / "line/deep/inside" / name)
+    try:
+        page.goto(f"{server.address}#/new")
+        box = page.locator('[data-field="images"]')
+        box.get_by_role("button", name="Choose a folder").click()
+        for folder in ("deep", "inside", "plates"):
+            box.locator(".folders").get_by_text(folder).click()
+        box.get_by_role("button", name="Use “plates”").click()
+        choose(page, "good-products", "good")
+        chosen = page.locator('[data-field="good-products"] .chosen').inner_text()
+        assert chosen == "line / deep / inside / good"
+    finally:
+        shutil.rmtree(line / "line/deep")
+
+
 def test_the_demo_is_offered_and_can_be_stopped_and_resumed(page: Any, line: Path, tmp_path: Path) -> None:
     page.context.set_default_timeout(90_000)
     shutil.rmtree(line / "work", ignore_errors=True)

@@ -8,12 +8,14 @@ const MOST_FILES = 5000;
 
 // A field whose value is a folder; opens a list of folders in its place.
 export class FolderField {
+  static near = { root: 0, path: "" }; // the folder around the one that was chosen last: where another field begins to look
+
   constructor(state, title, hint, { optional = false, files = true, changed = () => {} } = {}) {
     this.state = state;
     this.value = null;
     this.changed = () => {}; // not while the form is being made
     this.optional = optional;
-    this.at = { root: 0, path: "" };
+    this.at = null;
     this.id = title.toLowerCase().replaceAll(/[^a-z]+/g, "-");
     this.chosen = make("p", { class: "chosen", id: `chosen-${this.id}` });
     this.open = make("button", { type: "button", onclick: () => this.look(), "aria-describedby": `chosen-${this.id}` }, "Choose a folder …");
@@ -76,7 +78,7 @@ export class FolderField {
     this.changed(value, listing);
   }
 
-  async look(root = this.at.root, path = this.at.path) {
+  async look(root = (this.at ?? FolderField.near).root, path = (this.at ?? FolderField.near).path) {
     this.list.hidden = false;
     this.open.hidden = true;
     if (!this.state.roots.length) return this.list.replaceChildren(make("p", {}, "No folder was opened for this page: start the studio with --images DIR."));
@@ -93,7 +95,11 @@ export class FolderField {
     const crumbs = [make("button", { type: "button", class: "plain", onclick: () => this.look(root, "") }, this.state.roots[root])];
     parts.forEach((name, depth) => crumbs.push(" / ", make("button", { type: "button", class: "plain", onclick: () => this.look(root, parts.slice(0, depth + 1).join("/")) }, name)));
     const inside = (name) => (found.path ? `${found.path}/${name}` : name);
-    const use = make("button", { type: "button", class: "primary", "data-use": true, onclick: () => this.choose({ root: found.root, path: found.path }, found) }, `Use “${found.name}”`);
+    const choose = () => {
+      FolderField.near = { root: found.root, path: parts.slice(0, -1).join("/") };
+      this.choose({ root: found.root, path: found.path }, found);
+    };
+    const use = make("button", { type: "button", class: "primary", "data-use": true, onclick: choose }, `Use “${found.name}”`);
     this.list.replaceChildren(
       ...[
         roots,
