@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
-import numba
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 
-Function = TypeVar("Function", bound=Callable[..., object])
 
+def jit(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
+    """Compile with numba at the first call, kept on disk for the next process. Until then numba is not imported.
 
-def jit(function: Function) -> Function:
-    """Compile with numba at the first call, kept on disk for the next process.
-
-    Compiled functions should call compiled functions of their own file only: what is kept on disk holds the
-    code of the functions called, and numba renews it only when the caller's file has changed.
+    Compiled functions call no other compiled function: what is kept on disk would hold its code as it was.
 
     Where neither the package folder nor the user's cache folder is writable (a locked-down container), numba
     refuses to cache; the function is then compiled once in every process instead.
     """
-    try:
-        compiled: Function = numba.njit(function, cache=True, nogil=True, error_model="numpy")
-    except RuntimeError:
-        compiled = numba.njit(function, nogil=True, error_model="numpy")
-    return compiled
+
+    @cache
+    def compiled() -> Callable[Given, Answer]:
+        import numba
+
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+        try:
+            made: Callable[Given, Answer] = numba.njit(function, cache=True, **options)
+        except RuntimeError:
+            made = numba.njit(function, **options)
+        return made
+
+    @wraps(function)
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+        return compiled()(*args, **kwargs)
+
+    return call
