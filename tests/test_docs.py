@@ -35,7 +35,7 @@ NOT_RUN_HERE = {
 # Commands of which the documentation is not run by a test here, and why.
 NO_END = ("review", "serve", "studio")  # they serve until somebody stops them; tests of their own run them
 ELSEWHERE = {
-    "demo": "tests/demo and tests/end_to_end run it", "bench": "needs real data", "weights": "tests/model run it",
+    "demo": "tests/demo and tests/end_to_end run it", "bench run": "needs real data", "weights": "tests/model run it",
     "--engine ray": "tests/ray run it", "onnx": "tests/export run it", "openvino": "tests/export run it",
     "anomalib:": "tests/adapters run it", "--webhook": "tests/watch run it", "correct": "tests/cli/test_correct.py runs it",
     "s3://": "tests/places run stores in memory, benchmarks/stores.py S3", "…": "not whole", "|": "a choice",
