@@ -21,6 +21,8 @@ def test_health_tells_what_is_wrong() -> None:
         status.problem = "table.csv: cannot be written (No space left on device)."
         answer = client.get("/health")
         assert answer.status_code == 503 and answer.json() == {"status": "failing", "detail": status.problem}
+        status.problem = "/data/line/table.csv: cannot be written (see /var/log/x.log)."
+        assert "/" not in client.get("/health").json()["detail"]
         status.problem, status.looked = "", time.monotonic() - LATE_SECONDS - 1
         assert client.get("/health").status_code == 503
         status.looked, status.waiting, status.shifts = time.monotonic(), 3, {"score": Shift("score", 1, 2, 0.001)}

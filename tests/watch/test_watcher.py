@@ -13,7 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anomalyncd.checksums import sha256
 from anomalyncd.errors import RunError
+from anomalyncd.watch.arrivals import Arrival, marks_of
+from anomalyncd.watch.classing import Reader
 from anomalyncd.watch.columns import IMAGE_COLUMNS
 from anomalyncd.watch.drift import BLOCK, REFERENCE
 from anomalyncd.watch.ledger import Ledger, content_id
@@ -211,3 +214,18 @@ def test_it_stops_when_it_is_told_to(line) -> None:
     started = time.monotonic()
     watcher.run()
     assert time.monotonic() - started < 5 and watcher.status.stopping
+
+
+def test_a_file_that_no_memory_holds_is_written_down_as_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anomalyncd.watch.arrivals.memory_limit", lambda: 1_000_000)
+    with (tmp_path / "huge.png").open("wb") as file:
+        file.truncate(3_000_000)
+    arrival = Arrival("huge.png", str(marks_of(tmp_path / "huge.png")), 99.0)
+    reader = Reader(tmp_path)
+    found = reader.content(arrival)
+    assert found is not None and found[1] == b"" and found[0].n_bytes == 3_000_000
+    read = reader.decode(*found)
+    assert read is not None and read.sample is None and read.error.startswith("too large: the file has 3,000,000 bytes")
+    assert found[0].sha256 == sha256(tmp_path / "huge.png")

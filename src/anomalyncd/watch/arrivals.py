@@ -12,6 +12,7 @@ from pathlib import Path
 from ..data.files import open_file
 from ..data.images import IMAGE_SUFFIXES
 from ..data.layouts import find_files
+from ..data.limits import memory_limit
 from ..errors import BadFileError
 
 ENDS = {b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82", b"\xff\xd8\xff": b"\xff\xd9"}  # start of a file → what it ends with
@@ -126,13 +127,18 @@ def marks_of(path: Path) -> str | None:
     """Size and times of a file, by which another content is suspected; None where there is no plain file."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the name
         return None
     return _marks(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def read_settled(path: Path, marks: str) -> bytes | None:
-    """What a file holds, if it is as it was marked before and after; None where it changed, vanished or is locked."""
+    """What a file holds, if it is as it was marked before and after; None where it changed, vanished or is locked.
+
+    A BadFileError where it holds more than is read of any file.
+    """
+    if (n_bytes := int(marks.split()[0])) > memory_limit():
+        raise BadFileError(f"too large: the file has {n_bytes:,} bytes, more than the limit of {memory_limit():,}")
     try:
         with open_file(path) as file:
             if _marks(os.fstat(file.fileno())) != marks:

@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware import Middleware
 
 from .. import __version__
+from ..errors import without_folders
 from ..serve.server import config_of
 from ..serve.traffic import Limits, Metrics, ServiceGuard, Traffic
 from .drift import STREAMS
@@ -50,7 +51,7 @@ def make_health(
     @app.get("/health")
     async def ready() -> Response:
         """Whether images are taken, and why not."""
-        problem = _problem(status)
+        problem = without_folders(_problem(status))
         words = "stopping" if status.stopping else "failing" if problem else "ready"
         return JSONResponse({"status": words, "detail": problem}, status_code=200 if words == "ready" else 503)
 

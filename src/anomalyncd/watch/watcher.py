@@ -240,8 +240,7 @@ class Watcher:
 
     def _drift(self) -> DriftMonitor:
         """As it was committed last; of a new model, whose scores mean something else, from the start."""
-        state = self.ledger.note(DRIFT) if self.ledger.note(DRIFT_MODEL) == self.model.id else None
-        return DriftMonitor() if state is None else DriftMonitor.restore(json.loads(state))
+        return DriftMonitor.restore(self.ledger.note(DRIFT) if self.ledger.note(DRIFT_MODEL) == self.model.id else None)
 
     def _drift_or(self, drift: DriftMonitor) -> DriftMonitor:
         """As `_drift`, which a full disk may keep from being read."""
