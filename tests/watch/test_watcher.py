@@ -229,3 +229,14 @@ def test_a_file_that_no_memory_holds_is_written_down_as_unreadable(
     read = reader.decode(*found)
     assert read is not None and read.sample is None and read.error.startswith("too large: the file has 3,000,000 bytes")
     assert found[0].sha256 == sha256(tmp_path / "huge.png")
+
+
+def test_once_ends_with_a_row_for_each_file_that_is_no_image(line) -> None:
+    """The last look at a file comes when patience is over, not some time before."""
+    line.put("text.png", b"some words")
+    line.put("empty.png", b"")
+    line.put("good.png", 200)
+    line.go(pace=Pace(0.01, 0.0, patience=0.8))
+    assert dict(zip(line.rows()["image"], line.rows()["status"], strict=True)) == {
+        "text.png": "unreadable", "empty.png": "unreadable", "good.png": "ok",
+    }  # fmt: skip

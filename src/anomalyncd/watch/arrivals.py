@@ -49,6 +49,7 @@ class _Seen:
     since: float
     rest: float = 0.0  # seconds from one attempt to the next, and when that is
     again: float = 0.0
+    tried: float = 0.0  # when it was handed out last
 
 
 class Arrivals:
@@ -97,11 +98,11 @@ class Arrivals:
         gone = [name for name in self.known if name not in found]
         for name in gone:
             del self.known[name]
-        ready = [
-            Arrival(name, seen.marks, now - seen.since)
-            for name, seen in self.waiting.items()
-            if now - seen.since >= self.settle and now >= seen.again
-        ]
+        ready = []
+        for name, seen in self.waiting.items():
+            if now - seen.since >= self.settle and now >= seen.again:
+                seen.tried = now
+                ready.append(Arrival(name, seen.marks, now - seen.since))
         return sorted(ready, key=lambda arrival: (arrival.modified, arrival.name)), gone
 
     def done(self, arrivals: Iterable[tuple[str, str]]) -> None:
@@ -118,9 +119,8 @@ class Arrivals:
                 seen.again = self.clock() + seen.rest
 
     def stuck(self, patience: float) -> list[str]:
-        """Names of files that have not changed for so many seconds, and could not be taken all the same."""
-        now = self.clock()
-        return [name for name, seen in self.waiting.items() if seen.rest and now - seen.since >= patience]
+        """Names of files that had not changed for so many seconds when they were tried, and could not be taken then."""
+        return [name for name, seen in self.waiting.items() if seen.rest and seen.tried - seen.since >= patience]
 
 
 def marks_of(path: Path) -> str | None:

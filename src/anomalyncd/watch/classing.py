@@ -90,14 +90,14 @@ class Reader:
     def __init__(self, folder: Path, what: str = "image", beside: Path | None = None) -> None:
         self.folder, self.what, self.beside = folder, what, beside
 
-    def content(self, arrival: Arrival) -> tuple[Read, bytes] | None:
-        """None where it is not whole after all, or is there no more."""
+    def content(self, arrival: Arrival, patience: float = 0.0) -> tuple[Read, bytes] | None:
+        """None where it is not whole after all, or is there no more, or is larger than anything before `patience` is over."""
         if self.beside is not None and self.companion(arrival.name) is None:
             return None
         try:
             content = read_settled(self.folder / arrival.name, arrival.marks)
         except BadFileError as error:
-            return self._unread(arrival, str(error))
+            return self._unread(arrival, str(error)) if arrival.seconds >= patience else None
         return None if content is None else (Read(arrival, sha256(content), len(content)), content)
 
     def decode(self, read: Read, content: bytes, patience: float = 0.0) -> Read | None:

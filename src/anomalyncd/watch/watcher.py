@@ -209,7 +209,8 @@ class Watcher:
         """Files to class; and name → marks of those whose content was committed before."""
         known: dict[str, str] = {}
         new: list[tuple[Read, bytes]] = []
-        for arrival, found in zip(batch, prefetch(self.reader.content, batch), strict=True):
+        contents = prefetch(lambda arrival: self.reader.content(arrival, self.pace.patience), batch)
+        for arrival, found in zip(batch, contents, strict=True):
             if found is not None and self.ledger.is_seen(found[0].id):
                 known[arrival.name] = arrival.marks
             elif found is not None:
