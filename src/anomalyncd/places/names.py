@@ -280,6 +280,7 @@ def beside(table: File, entry: str) -> File:
     """What a table names: beside itself, anywhere on this machine if it lies there too, or in a store that is open."""
     if isinstance(table, Stored) and not is_remote(entry):
         return table.parent / entry
-    file = file_named(str(table.parent / entry) if isinstance(table, Path) and not is_remote(entry) else entry)
+    is_local = isinstance(table, Path) and not is_remote(entry)
+    file = file_named(os.path.join(os.path.dirname(str(table)), entry) if is_local else entry)
     check_open(file, str(table))
     return file

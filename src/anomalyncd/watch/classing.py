@@ -91,7 +91,7 @@ class Reader:
         self.folder, self.what, self.beside = folder, what, beside
 
     def content(self, arrival: Arrival, patience: float = 0.0) -> tuple[Read, bytes] | None:
-        """None where it is not whole after all, or is there no more, or is larger than anything before `patience` is over."""
+        """None where it is not whole after all, or is there no more, or too large before `patience` is over."""
         if self.beside is not None and self.companion(arrival.name) is None:
             return None
         try:
