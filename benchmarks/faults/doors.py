@@ -46,7 +46,11 @@ def doors(seeds: Seeds, work: Path) -> Doors:
     ]
     found: Doors = {
         "archive": (_archive, [(".tar", _tar(form)) for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)], 2),
-        "ignored parts": (_ignored, [(".json", text.encode()) for text in polygons] + seeds["mask"][:3], 1),
+        "ignored parts": (
+            _ignored,
+            [(".json", text.encode()) for text in polygons] + [one for one in seeds["mask"] if one[0] == ".png"],
+            1,
+        ),
         "labels of people": (_labels, [(".csv", text.encode()) for text in labels], 1),
         "table of a day": (_day, _days(work / "days"), 1),
         "table that grows": (_grown, _ledgers(work / "ledgers"), 1),

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from anomalyncd.data import load_dataset
-from anomalyncd.data.lists import read_table
 from anomalyncd.errors import DataError
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -62,14 +61,3 @@ def test_damaged(tmp_path: Path) -> None:
         table.write_bytes(damaged)
         with pytest.raises(DataError, match="expected a Parquet table"):
             load_dataset(table)
-
-
-def test_a_small_file_of_many_rows_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    many = pa.DictionaryArray.from_arrays(pa.array([0] * 100_000, pa.int32()), pa.array(["x" * 20_000]))
-    parquet.write_table(pa.table({"image": many}), tmp_path / "a.parquet")
-    rows = read_table(tmp_path / "a.parquet")
-    assert len(rows) == 100_000 and len({id(cells["image"]) for _, cells in rows}) < 9  # 2 GB otherwise
-    monkeypatch.setattr("anomalyncd.data.lists.memory_limit", lambda: 1_000_000)
-    with pytest.raises(DataError, match=r"a\.parquet: too large"):
-        read_table(tmp_path / "a.parquet")

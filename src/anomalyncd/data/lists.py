@@ -9,12 +9,12 @@ from typing import Any
 
 from ..errors import DataError
 from ..paths import suffix_of
+from ..places.parquet import read_columns
 from ..places.stored import File
 from .limits import memory_limit
 
 TABLE_SUFFIXES = frozenset({".csv", ".parquet"})
 _START = 4096  # bytes
-ROW_BYTES = 300  # that a row takes in memory, besides its text
 _COLUMNS = ("image", "map", "mask", "label")
 
 
@@ -67,45 +67,9 @@ def _read_csv(path: File) -> list[tuple[int, dict[str, str]]]:
 
 
 def _read_parquet(path: File) -> list[tuple[int, dict[str, str]]]:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError:
-        raise DataError(f"{path}: Parquet needs pyarrow: pip install 'anomalyncd[parquet]', or give a CSV") from None
-    try:
-        with path.open("rb") as held:
-            metadata = parquet.read_metadata(held)
-            schema = metadata.schema.to_arrow_schema()
-            names = {name.strip().lower(): name for name in schema.names}
-            _check_columns(path, list(names))
-            wanted = [name for name in _COLUMNS if name in names]
-            columns: list[list[Any]] = [[] for _ in wanted]
-            n_bytes = metadata.num_rows * ROW_BYTES
-            # Each text once, as it is stored: a small file may hold a long one millions of times.
-            texts = [
-                names[name] for name in wanted if schema.field(names[name]).type in (pa.string(), pa.large_string())
-            ]
-            file = parquet.ParquetFile(held, metadata=metadata, read_dictionary=texts)
-            for batch in (
-                file.iter_batches(columns=[names[name] for name in wanted]) if n_bytes <= memory_limit() else ()
-            ):
-                for column, values in zip(columns, batch.columns, strict=True):
-                    own = values.dictionary if pa.types.is_dictionary(values.type) else values
-                    n_bytes += own.nbytes
-                    if n_bytes > memory_limit():
-                        break
-                    found = own.to_pylist()
-                    if own is not values:
-                        found = [None if place is None else found[place] for place in values.indices.to_pylist()]
-                    column += found
-            if n_bytes > memory_limit():
-                raise DataError(f"{path}: too large: the list takes more than {memory_limit():,} bytes")
-    except DataError:
-        raise
-    except (OSError, pa.ArrowException, ValueError) as error:  # ValueError: text that is not UTF-8
-        raise DataError(f"{path}: expected a Parquet table ({error})") from error
-    cells = [[_cell(path, name, value) for value in column] for name, column in zip(wanted, columns, strict=True)]
-    return [(line, dict(zip(wanted, row, strict=True))) for line, row in enumerate(zip(*cells, strict=True), start=1)]
+    columns = read_columns(path, _COLUMNS, memory_limit(), lambda names: _check_columns(path, names))
+    cells = [[_cell(path, name, value) for value in column] for name, column in columns.items()]
+    return [(line, dict(zip(columns, row, strict=True))) for line, row in enumerate(zip(*cells, strict=True), start=1)]
 
 
 def _cell(path: File, name: str, value: Any) -> str:
