@@ -51,7 +51,9 @@ def make_health(
     @app.get("/health")
     async def ready() -> Response:
         """Whether images are taken, and why not."""
-        problem = without_folders(_problem(status))
+        problem = _problem(status)
+        for place in (*status.places, None):
+            problem = without_folders(problem, place)
         words = "stopping" if status.stopping else "failing" if problem else "ready"
         return JSONResponse({"status": words, "detail": problem}, status_code=200 if words == "ready" else 503)
 

@@ -38,6 +38,7 @@ class Status:
     problem : why nothing goes on just now; empty where it does
     looked : when the folder was last looked through, by the monotonic clock
     waiting : files that are there but not written down yet
+    places : folders that others are told by their last name only
     """
 
     problem: str = ""
@@ -46,6 +47,7 @@ class Status:
     waiting: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     shifts: dict[str, Shift] = field(default_factory=dict)
+    places: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class Watcher:
     ) -> None:
         self.folder, self.model, self.reader, self.ledger, self.table = folder, model, reader, ledger, table
         self.places, self.senders, self.pace, self.progress, self.on_batch = places, senders, pace, progress, on_batch
-        self.status = Status()
+        self.status = Status(places=(folder, ledger.path.parent, *([] if places is None else [places.folder])))
         self._stop = threading.Event()
         self._said: set[str] = set()
         self._unsettled, self._since = "", 0.0  # why what is committed cannot be written out, and since when
