@@ -41,6 +41,15 @@ def test_a_damaged_ledger_is_one_line(tmp_path: Path, damage: str) -> None:
         ledger.commit([Entry({**ENTRY, "id": content_id("b.png", "00")}, "9 1 1")])
 
 
+def test_damage_that_sqlite_has_no_words_for_is_one_line(tmp_path: Path) -> None:
+    ledger, _ = open_table(tmp_path / "a.csv")
+    ledger.close()
+    data = ledger.path.read_bytes().replace(b"CREATE TABLE watch_rows", b"CREATE TABLEx watch_row")
+    ledger.path.write_bytes(data.replace(b"watch_rowswatch_rows", b"watch\x80rowswatch_rows"))
+    with pytest.raises(RunError, match=r"a\.csv\.watch: cannot be written or read"):
+        open_table(tmp_path / "a.csv")
+
+
 @pytest.mark.parametrize(
     "state", [None, "", "5", "{", '{"streams": 5}', '{"streams": {}, "shifted": {}}', "[" * 100_000, "9" * 5000]
 )

@@ -263,7 +263,7 @@ def told(path: Path) -> Iterator[None]:
     """Errors of SQLite in words."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # even its own words about damage may be damaged
         raise RunError(f"{path}: cannot be written or read ({error}). Make room or mend the permission.") from error
 
 
