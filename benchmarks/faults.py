@@ -83,6 +83,7 @@ def main() -> None:
     part.add_argument("--count", type=int, default=10_000)
     part.add_argument("--first", type=int, default=0, help="number of the first input, to repeat one of them")
     part.add_argument("--keep", type=Path, help="folder for copies of the inputs that failed")
+    part.add_argument("--only", default="", help="part of the names of the readers to try")
     part = parts.add_parser("servers", parents=[shared])
     part.add_argument("--slow", type=int, default=600, help="connections that are held")
     part.add_argument("--seconds", type=float, default=15, help="for which they are held, three times for each server")
@@ -167,7 +168,7 @@ def fuzz(options: argparse.Namespace, rng: np.random.Generator, work: Path) -> l
     """Malformed inputs, and a table of what came of them."""
     from faults.fuzz import fuzz as feed  # here, as in `disk`
 
-    tally = feed(options.count, options.seed, work, first=options.first, keep=options.keep)
+    tally = feed(options.count, options.seed, work, first=options.first, keep=options.keep, only=options.only)
     outcomes = sorted({outcome for _, outcome in tally.outcomes})
     rows = [
         [reader, *(str(tally.outcomes[reader, outcome] or "") for outcome in outcomes)]

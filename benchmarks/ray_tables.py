@@ -102,6 +102,8 @@ def killed(
         process.wait()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for _ in range(options.worker_kills):
+        while process.poll() is None and not workers_of(process.pid):
+            time.sleep(0.2)
         time.sleep(seconds * float(rng.uniform(0.05, 0.15)))
         workers = workers_of(process.pid)
         if process.poll() is None and workers:

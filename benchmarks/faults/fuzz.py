@@ -51,13 +51,22 @@ class Tally:
 
 
 def fuzz(
-    count: int, seed: int, work: Path, *, first: int = 0, keep: Path | None = None, odd: Sequence[Odd] = ODD
+    count: int,
+    seed: int,
+    work: Path,
+    *,
+    first: int = 0,
+    keep: Path | None = None,
+    odd: Sequence[Odd] = ODD,
+    only: str = "",
 ) -> Tally:
     """Feed inputs `first` … `count` − 1; the odd ones (bombs, pipes, names …) come first.
 
-    keep : folder for copies of the inputs that failed
+    keep : folder for copies of the inputs that failed; only : part of the names of the readers to try, without odd ones
     """
     library = Library(work)
+    library.readers = [reader for reader in library.readers if only in reader.name]
+    odd = () if only else odd
     tally = Tally()
     context = multiprocessing.get_context("fork")
     number = first
@@ -161,7 +170,7 @@ def _work(
 
 def _beside(suffix: str, library: Library, case: Path) -> Path:
     """A list lies beside the images that it names."""
-    return library.folder if suffix == ".csv" else case
+    return library.folder if suffix in (".csv", ".parquet") else case
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from anomalyncd.run.folder import RunFolder
 from anomalyncd.run.store import RegionStore
 from anomalyncd.settings_text import parse_setting, read_config
 
+from .doors import doors
 from .scenes import small_line
 from .seeds import Seeds, picture_seeds, text_seeds, weight_seeds
 
@@ -66,6 +67,8 @@ class Library:
         self._make_run(work / "line")
         seeds |= weight_seeds(work) | text_seeds(self.folder)
         self.readers = [*_outside(seeds), *_inside(self.run)]
+        newer = doors(seeds, work / "doors").items()
+        self.readers += [Reader(name, read, own, share=share) for name, (read, own, share) in newer]
 
     def _list_images(self, seeds: Seeds) -> None:
         for kind in ("image", "map", "mask"):

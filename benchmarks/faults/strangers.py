@@ -149,7 +149,7 @@ def changes(run: Path) -> list[tuple[str, Change]]:
         "commit", "commit.partial", "report.html", "report.html.partial", "pictures", "export", "kept", "x.partial",
         "tokens/x.partial", "tokens/00001.safetensors", "tokens/trained.safetensors", "review.sqlite-wal",
         "review.sqlite-shm", "review.sqlite-journal", "classes.png", "count.json", "scores.csv", "metrics.json", "base",
-        "applied.json", "copy.partial",
+        "applied.json", "copy.partial", "seen", "training", "suspects.csv", "known.csv",
     ]  # fmt: skip
     found: list[tuple[str, Change]] = []
     for name in [*chosen, *folders, *absent, ".lock", "review.lock"]:
@@ -306,6 +306,10 @@ NAMED: dict[str, tuple[str, Callable[[Path], str]]] = {
         "of this process": lambda _: "/proc/self/environ",
         "the run itself": lambda home: str(home.parent / "run" / "model.safetensors"),
         "a link": lambda home: str(home / "link.png"),
+        "in an archive that is gone": lambda home: str(home / "gone.tar" / "a.png"),
+        "in an archive that is a picture": lambda home: str(home / "picture.png" / "a.tar" / "a.png"),
+        "in a store": lambda _: "s3://bucket/a.png",
+        "on the web": lambda _: "http://127.0.0.1:9/a.png",
     }.items()
 }  # fmt: skip
 

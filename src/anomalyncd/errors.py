@@ -81,7 +81,7 @@ class WrongTypeError(DataError, TypeError):
     """An argument is neither a path, nor an array, nor whatever else it must be."""
 
 
-def without_folders(words: str, run: Path) -> str:
+def without_folders(words: str, run: Path | None = None) -> str:
     """A message for another machine, which need not know where things lie: the run by its name, other files by theirs.
 
     Examples
@@ -91,8 +91,8 @@ def without_folders(words: str, run: Path) -> str:
     >>> without_folders("[Errno 2] No such file or directory: '/my images/a.png'", Path("run"))
     "[Errno 2] No such file or directory: 'a.png'"
     """
-    name = run.resolve().name
-    for place in sorted({str(run), str(run.absolute()), str(run.resolve())}, key=len, reverse=True):
-        if os.sep in place:
-            words = words.replace(place, name)
+    places = () if run is None else {str(run), str(run.absolute()), str(run.resolve())}
+    for place in sorted(places, key=len, reverse=True):
+        if run is not None and os.sep in place:
+            words = words.replace(place, run.resolve().name)
     return _BARE.sub(r"\1", _QUOTED.sub(r"\1\2\1", words))

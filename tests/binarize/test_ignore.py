@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,3 +135,18 @@ def test_bad_files_are_said(name: str, text: str, message: str, tmp_path: Path) 
     with pytest.raises(DataError, match=message):
         read_ignored(tmp_path / name)
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"width": ' + "9" * 400 + ', "height": 1, "polygons": [[[0, 0]]]}', "[" * 100_000, " " * 10_000_001]
+)
+def test_polygons_of_others_are_read_or_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(DataError, match="cannot be read as such"):
+        read_ignored(tmp_path / "a.json")
+
+
+def test_a_pipe_holds_no_polygons(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    with pytest.raises(DataError, match="device or pipe"):
+        read_ignored(tmp_path / "a.json")

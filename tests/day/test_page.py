@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import cv2
@@ -275,3 +277,70 @@ def test_cells_that_were_quoted_for_spreadsheets_are_names_again(tmp_path: Path)
     figures = write_day(read_table(tmp_path / "t.csv", root=tmp_path), tmp_path / "t.html")
     assert figures.day and figures.kinds[0].look.name == "-crack"
     assert "data:image/webp" in (tmp_path / "t.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".sqlite"])
+@pytest.mark.parametrize(
+    ("images", "regions"),
+    [
+        ({"label": ["inf", "1"]}, {}),
+        ({"label": ["9" * 30, "1"]}, {}),
+        ({"time": ["9999-12-31T23:59:59", "2026-11-18T10:00:00"]}, {}),
+        ({"image": ["n" * 5000, "\x1b[2J/a"], "file": ["n" * 5000, "/dev/zero"]}, {}),
+        ({}, {"label": ["inf"]}),
+        ({}, {"area": ["x"], "x": ["x"]}),
+        ({}, {"width": ["1e300"]}),
+        ({}, {"area": None, "x": None, "class_name": None}),
+    ],
+)
+def test_tables_of_others_are_pages_too(tmp_path: Path, suffix: str, images: dict, regions: dict) -> None:
+    cv2.imwrite(str(tmp_path / "0.png"), np.zeros((30, 40, 3), np.uint8))
+    told = {"image": ["a.png", "b.png"], "label": ["2", "1"], "class_name": ["dent", "crack"], "file": ["", ""]}
+    told["file"] = [str(tmp_path / "0.png")] * 2
+    own = {
+        "image": ["b.png"],
+        "label": ["1"],
+        "class_name": ["dent"],
+        "area": [4.0],
+        "x": [1],
+        "y": [1],
+        "width": [2],
+        "height": [2],
+    }
+    frames = [
+        pd.DataFrame({name: cells for name, cells in (before | changed).items() if cells is not None})
+        for before, changed in ((told, images), (own, regions))
+    ]
+    path = write_tables(tmp_path / f"line{suffix}", *frames)
+    table = read_table(path)
+    write_day(table, tmp_path / "day.html")
+    assert len(table.images) + sum(table.n_unreadable.values()) == 2 and (tmp_path / "day.html").stat().st_size
+
+
+def write_tables(path: Path, images: pd.DataFrame, regions: pd.DataFrame) -> Path:
+    beside = path.with_name(f"{path.stem}_regions{path.suffix}")
+    if path.suffix == ".sqlite":
+        with closing(sqlite3.connect(path)) as db:
+            images.to_sql("images", db)
+            regions.to_sql("regions", db)
+    elif path.suffix == ".csv":
+        images.to_csv(path)
+        regions.to_csv(beside)
+    else:
+        images.to_parquet(path)
+        regions.to_parquet(beside)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".sqlite", ".parquet"])
+def test_a_pipe_is_no_table(tmp_path: Path, suffix: str) -> None:
+    os.mkfifo(tmp_path / f"line{suffix}")
+    with pytest.raises(DataError, match="device or pipe"):
+        read_table(tmp_path / f"line{suffix}")
+
+
+def test_regions_without_their_columns_are_refused(tmp_path: Path) -> None:
+    pd.DataFrame({"image": ["a.png"], "label": [1], "class_name": ["dent"]}).to_csv(tmp_path / "a.csv")
+    pd.DataFrame({"label": [1]}).to_csv(tmp_path / "a_regions.csv")
+    with pytest.raises(DataError, match="regions with the columns image and label, but image is not there"):
+        read_table(tmp_path / "a.csv")

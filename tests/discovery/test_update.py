@@ -479,7 +479,8 @@ class TestPredict:
             found = predict(rows)
             assert found.labels.tolist() == whole.labels[rows].tolist()
             np.testing.assert_allclose(found.probabilities, whole.probabilities[rows], atol=1e-5)
-            np.testing.assert_allclose(found.images["unknown"], whole.images["unknown"].iloc[rows], atol=1e-5)
+            # Tokens are rounded to float16, so a last bit that depends on the batch may show a little: 1.4e-5 was seen.
+            np.testing.assert_allclose(found.images["unknown"], whole.images["unknown"].iloc[rows], atol=5e-5)
         assert set(whole.labels.tolist()) == {-1, 0, 1, 2, 3}
 
     def test_a_foreign_region_is_unknown(self, run: Path, given: str) -> None:

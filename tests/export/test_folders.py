@@ -65,6 +65,15 @@ def test_files_that_are_gone_are_listed_and_left_out(moved: Path, tmp_path: Path
     assert len(tree(tmp_path / "out")) == 5 and not (tmp_path / "out/CON_").exists()
 
 
+@pytest.mark.parametrize("format", ["folders", "labelstudio", "fiftyone"])
+def test_names_that_no_file_can_have_are_gone_too(moved: Path, tmp_path: Path, format: str) -> None:
+    path = moved / "run" / "manifest.csv"
+    table = read_csv(path)
+    table.loc[table["image"] == "dot/000.png", "file"] = str(moved / "images" / ("n" * 5000))
+    table.to_csv(path, index=False)
+    assert export_run(moved / "run", format, tmp_path / "out").missing == ["dot/000.png"]
+
+
 def test_names_that_become_alike_stay_apart(run: Path, tmp_path: Path) -> None:
     names = {"0": "normal", "1": "A/B", "2": "a_b", "5": "unknown"}
     (run / "classes.json").write_text(json.dumps(names))

@@ -149,6 +149,15 @@ def test_what_cannot_be_done_is_said(line: Path, tmp_path: Path) -> None:
         fit(line, tmp_path / "e", "masks", known=tmp_path / "nowhere")
 
 
+def test_tables_of_others_are_one_line(tmp_path: Path) -> None:
+    table = tmp_path / "known.csv"
+    for text, words in (("001.png,bar," + "9" * 5000, "the number of a region"), ("n" * 5000 + ",bar,", "nor a file")):
+        table.write_text(f"image,label,region\n{text}\n")
+        with pytest.raises(DataError, match=f"line 2: .*{words}") as error:
+            gather_known(table, Dataset(()))
+        assert len(str(error.value)) < 2000
+
+
 def test_labels_of_images_and_regions_find_their_places() -> None:
     def region(image: str, number: int, x: int, area: float) -> Region:
         return Region(image=image, region=number, box=(x, 0, 10, 10), square=(x, 0, 10), area=area, score=1.0)

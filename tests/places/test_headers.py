@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anomalyncd.errors import DataError
-from anomalyncd.places.headers import BLOCK, MOST_WORDS, Member, members
+from anomalyncd.places.headers import BLOCK, LATEST, MOST_WORDS, Member, members
 
 LONG = "folder/" * 40 + "long.png"
 
@@ -87,8 +87,17 @@ def test_sizes_are_checked() -> None:
 def test_long_words_are_not_read() -> None:
     data = archive((LONG, b"x"), form=tarfile.GNU_FORMAT)
     promised = with_field(data, 124, b"%011o\0" % (MOST_WORDS + 1)) + bytes(2 * MOST_WORDS)
-    with pytest.raises(DataError, match="a name in the archive is too long"):
+    with pytest.raises(DataError, match="the words about a file in the archive are too long"):
         listed(promised)
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        assert listed(archive(("a/" * 2046 + ".png", b"x"), form=form))
+        with pytest.raises(DataError, match="a name in the archive is too long"):
+            listed(archive(("a/" * 2047 + ".png", b"x"), form=form))
+
+
+def test_times_fit_into_tables() -> None:
+    late = with_field(archive(("a.png", b"x")), 136, b"\x80" + (2**80).to_bytes(11, "big"))
+    assert listed(late)[0].modified == LATEST
 
 
 def test_what_is_no_archive_is_told() -> None:

@@ -95,3 +95,18 @@ def test_a_missing_package_is_named_with_its_install(monkeypatch: pytest.MonkeyP
 
 def test_a_bucket_is_one_store() -> None:
     assert remote("memory", "a") is remote("memory", "a") is not remote("memory", "b")
+
+
+@pytest.mark.parametrize(
+    "info", [{"mtime": "x"}, {"mtime": float("nan")}, {"mtime": []}, {"size": "x"}, {"size": float("inf")}]
+)
+def test_a_store_that_tells_nonsense_is_one_line(
+    memory: Any, info: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe_file("line/a.png", b"x")
+    store = Remote("memory", "line", memory)
+    monkeypatch.setattr(
+        memory, "find", lambda *_, **__: {"/line/a.png": {"type": "file", "size": 1, "mtime": 5} | info}
+    )
+    with pytest.raises(StoreError, match="a size or a time that is none"):
+        store.find("")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,25 @@ def test_in_a_store_headers_are_read_ahead(memory: Any, tmp_path: Path) -> None:
     with (Stored(tars) / "042.png").open() as file:
         assert file.read() == b"42" * 50
     assert str(Stored(tars) / "042.png") == "memory://line/a.tar/042.png"
+
+
+def test_many_names_of_one_archive_cost_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_tar(tmp_path / "a.tar", **{f"{k:03d}.png": b"x" for k in range(300)})
+    looks = []
+    monkeypatch.setattr(Archive, "_look", lambda self, size, look=Archive._look: looks.append(1) or look(self, size))
+    files = [file_named(f"{path}/{k:03d}.png") for k in range(300)]
+    assert all(file.is_file() for file in files) and len(looks) == 1
+    assert len({id(file.store) for file in files if isinstance(file, Stored)}) == 1
+    write_tar(path, **{"new.png": b"xyz"})
+    os.utime(path, (1, 1))
+    assert not files[0].is_file() and file_named(f"{path}/new.png").stat().st_size == 3
+
+
+def test_folders_in_folders_take_no_memory(tmp_path: Path) -> None:
+    names = [f"{k}/" + "b/" * 2000 + "c.png" for k in range(30)]
+    write_tar(tmp_path / "a.tar", **dict.fromkeys(names, b"x"))
+    tracemalloc.start()
+    root = place_of(tmp_path / "a.tar", "images")
+    assert (root / "7/b/b").is_dir() and not (root / "7/c").is_dir() and len(find_files(root, {".png"})) == 30
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000  # the names of all folders on the way have 120 MB
+    tracemalloc.stop()

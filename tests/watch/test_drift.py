@@ -94,6 +94,6 @@ def test_a_monitor_goes_on_where_it_was() -> None:
     whole, broken = DriftMonitor(), DriftMonitor()
     for k, value in enumerate(values):
         if not k % 37:
-            broken = DriftMonitor.restore(json.loads(json.dumps(broken.state())))
+            broken = DriftMonitor.restore(json.dumps(broken.state()))
         assert whole.add({"foreign": value}) == broken.add({"foreign": value})
     assert whole.shifted == broken.shifted != {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -21,6 +22,9 @@ def test_health_tells_what_is_wrong() -> None:
         status.problem = "table.csv: cannot be written (No space left on device)."
         answer = client.get("/health")
         assert answer.status_code == 503 and answer.json() == {"status": "failing", "detail": status.problem}
+        status.places = (Path("/data/line 3"),)
+        status.problem = "/data/line 3/table.csv: cannot be written (see /var/log/x.log)."
+        assert client.get("/health").json()["detail"] == "line 3/table.csv: cannot be written (see x.log)."
         status.problem, status.looked = "", time.monotonic() - LATE_SECONDS - 1
         assert client.get("/health").status_code == 503
         status.looked, status.waiting, status.shifts = time.monotonic(), 3, {"score": Shift("score", 1, 2, 0.001)}

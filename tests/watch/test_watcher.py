@@ -14,7 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from anomalyncd.checksums import sha256
 from anomalyncd.errors import RunError
+from anomalyncd.watch.arrivals import Arrival, marks_of
+from anomalyncd.watch.classing import Reader
 from anomalyncd.watch.columns import IMAGE_COLUMNS
 from anomalyncd.watch.drift import BLOCK, REFERENCE
 from anomalyncd.watch.ledger import Ledger, content_id
@@ -127,7 +130,7 @@ def test_files_that_wait_are_told_of(line, monkeypatch) -> None:
     line.put("a.png", b"x"), line.put("b.png", b"y")
     watcher, said = line.watcher(pace=Pace(0.01, 0.0, patience=0)), []
     monkeypatch.setattr(watcher.progress, "warn", said.append)
-    watcher.reader.content = lambda arrival: None  # locked by another program
+    watcher.reader.content = lambda arrival, patience: None  # locked by another program
     watcher.run(once=True), watcher.run(once=True)
     assert said == ["a.png waits because it cannot be opened, and 1 more like it"]
 
@@ -238,3 +241,29 @@ def test_it_stops_when_it_is_told_to(line) -> None:
     started = time.monotonic()
     watcher.run()
     assert time.monotonic() - started < 5 and watcher.status.stopping
+
+
+def test_a_file_that_no_memory_holds_is_written_down_as_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anomalyncd.watch.arrivals.memory_limit", lambda: 1_000_000)
+    with (tmp_path / "huge.png").open("wb") as file:
+        file.truncate(3_000_000)
+    arrival = Arrival("huge.png", str(marks_of(tmp_path / "huge.png")), 99.0)
+    reader = Reader(tmp_path)
+    found = reader.content(arrival)
+    assert found is not None and found[1] == b"" and found[0].n_bytes == 3_000_000
+    read = reader.decode(*found)
+    assert read is not None and read.sample is None and read.error.startswith("too large: the file has 3,000,000 bytes")
+    assert found[0].sha256 == sha256(tmp_path / "huge.png")
+
+
+def test_once_ends_with_a_row_for_each_file_that_is_no_image(line) -> None:
+    """The last look at a file comes when patience is over, not some time before."""
+    line.put("text.png", b"some words")
+    line.put("empty.png", b"")
+    line.put("good.png", 200)
+    line.go(pace=Pace(0.01, 0.0, patience=0.8))
+    assert dict(zip(line.rows()["image"], line.rows()["status"], strict=True)) == {
+        "text.png": "unreadable", "empty.png": "unreadable", "good.png": "ok",
+    }  # fmt: skip

@@ -14,10 +14,12 @@ import numpy.typing as npt
 
 from ..data.images import read_image
 from ..errors import BadFileError, DataError
+from ..places.plain import open_plain
 
 Ring = Sequence[tuple[float, float]]
 Shapes = Sequence[Sequence[Ring]]
 MOST_POINTS = 20_000  # of all shapes
+MOST_BYTES = 10_000_000  # of a JSON file, that these take by far
 SMOOTH = 0.001  # of the longer side: corners that the outline of a mask may lose
 
 
@@ -70,14 +72,18 @@ def _of_json(path: Path) -> list[list[list[tuple[float, float]]]]:
         f'{path}: expected {{"width": W, "height": H, "polygons": [[[x, y], …], …]}}, or a list of polygons in shares'
     )
     try:
-        given: Any = json.loads(path.read_text(encoding="utf-8"))
+        with open_plain(path) as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        given: Any = json.loads(content)
         width, height, polygons = 1.0, 1.0, given
         if isinstance(given, dict):
             width, height, polygons = float(given["width"]), float(given["height"]), given["polygons"]
         if not (width > 0 and height > 0):
             raise ValueError("width and height must be above 0")
         shapes = [[[(float(x) / width, float(y) / height) for x, y in polygon]] for polygon in polygons]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, OverflowError, TypeError, KeyError, RecursionError) as error:
         raise DataError(f"{expected}, but it cannot be read as such ({error}).") from error
     return _checked(shapes, path)
 

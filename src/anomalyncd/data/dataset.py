@@ -296,16 +296,19 @@ def _read_samples(path: File, with_maps: bool) -> list[Sample]:
     samples: list[Sample] = []
     line_of: dict[str, int] = {}
     rows = read_table(path)
-    entries_of = [{name: entry_of(cells[name]) for name in wanted if cells.get(name)} for _, cells in rows]
+    entries_of = []
+    for line, cells in rows:
+        entries_of.append({name: entry_of(cells[name]) for name in wanted if cells.get(name)})
+        id_ = entries_of[-1]["image"]
+        if (first := line_of.setdefault(posixpath.normpath(id_), line)) != line:
+            raise DataError(f"{path}, {row_name(path, line)}: the image {id_} is already in {row_name(path, first)}")
     files_of = [{name: beside(path, entry) for name, entry in entries.items()} for entries in entries_of]
     look_up(file for files in files_of for file in files.values())
     for (line, cells), entries, files in zip(rows, entries_of, files_of, strict=True):
         for name, file in files.items():
             if not is_file(file):
                 raise MissingDataError(f"{path}, {row_name(path, line)}: the {name} {file} does not exist")
-        id_ = entries["image"]
-        first = line_of.setdefault(posixpath.normpath(id_), line)
-        if first != line:
-            raise DataError(f"{path}, {row_name(path, line)}: the image {id_} is already in {row_name(path, first)}")
-        samples.append(Sample(id_, files["image"], files.get("map"), files.get("mask"), cells.get("label") or None))
+        samples.append(
+            Sample(entries["image"], files["image"], files.get("map"), files.get("mask"), cells.get("label") or None)
+        )
     return samples

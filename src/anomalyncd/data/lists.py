@@ -9,7 +9,9 @@ from typing import Any
 
 from ..errors import DataError
 from ..paths import suffix_of
+from ..places.parquet import read_columns
 from ..places.stored import File
+from .limits import memory_limit
 
 TABLE_SUFFIXES = frozenset({".csv", ".parquet"})
 _START = 4096  # bytes
@@ -65,23 +67,9 @@ def _read_csv(path: File) -> list[tuple[int, dict[str, str]]]:
 
 
 def _read_parquet(path: File) -> list[tuple[int, dict[str, str]]]:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError:
-        raise DataError(f"{path}: Parquet needs pyarrow: pip install 'anomalyncd[parquet]', or give a CSV") from None
-    try:
-        with path.open("rb") as held, parquet.ParquetFile(held) as file:
-            names = {name.strip().lower(): name for name in file.schema_arrow.names}
-            _check_columns(path, list(names))
-            wanted = [name for name in _COLUMNS if name in names]
-            columns = file.read([names[name] for name in wanted]).to_pydict()
-    except DataError:
-        raise
-    except (OSError, pa.ArrowException, ValueError) as error:  # ValueError: text that is not UTF-8
-        raise DataError(f"{path}: expected a Parquet table ({error})") from error
-    cells = [[_cell(path, name, value) for value in columns[names[name]]] for name in wanted]
-    return [(line, dict(zip(wanted, row, strict=True))) for line, row in enumerate(zip(*cells, strict=True), start=1)]
+    columns = read_columns(path, _COLUMNS, memory_limit(), lambda names: _check_columns(path, names))
+    cells = [[_cell(path, name, value) for value in column] for name, column in columns.items()]
+    return [(line, dict(zip(columns, row, strict=True))) for line, row in enumerate(zip(*cells, strict=True), start=1)]
 
 
 def _cell(path: File, name: str, value: Any) -> str:

@@ -48,10 +48,10 @@ def _picture(table: DayTable, row: dict[object, object]) -> Picture | None:
     regions = table.regions
     key = "seq" if "seq" in regions and "seq" in row else "image"
     if len(regions) and {"x", "y", "width", "height"} <= set(regions):
-        own = regions[(regions[key] == row[key]) & (regions["label"] != 0)]
-        for x, y, width, height, label, name in own[["x", "y", "width", "height", "label", "class_name"]].itertuples(
-            index=False
-        ):
+        own = regions[(regions[key] == row[key]) & (regions["label"] != 0)].dropna(subset=["x", "y", "width", "height"])
+        for x, y, width, height, label, name in own.reindex(
+            columns=["x", "y", "width", "height", "label", "class_name"]
+        ).itertuples(index=False):
             corner = np.array([x, y, x + width, y + height], float) * scale
             left, top, right, bottom = (int(value) for value in np.clip(np.rint(corner), -4, SIDE + 4))
             colour = tuple(bytes.fromhex(look_of(int(label), str(name)).colour[1:]))

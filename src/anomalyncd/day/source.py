@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..errors import DataError, MissingDataError, SettingsError, StoreError
+from ..errors import AnomalyNCDError, BadFileError, DataError, MissingDataError, SettingsError, StoreError
 from ..export.cells import FORMULA
 from ..labels import NORMAL, NOT_THIS_PRODUCT, UNKNOWN, default_name
 from ..paths import path_of
 from ..places.names import file_named
+from ..places.plain import open_plain, reason
 from ..places.stored import File, Stored
 from ..report.source import COLOURS, NORMAL_COLOUR, SHAPES, UNKNOWN_COLOUR, Look
 
@@ -27,23 +28,14 @@ NEEDED = ("image", "label", "class_name")
 MOST_GROUPS = 60  # of a grouping that is still read by anyone
 OTHER_COLOUR = "#5f6b78"  # what is not this product
 HOURS = (6, 14, 22)
+NUMBERS = ("label", "area", "x", "y", "width", "height")  # of regions
+LARGEST_LABEL = 2**31
+FIRST, LAST = pd.Timestamp("1900-01-01"), pd.Timestamp("2200-01-01")  # times that nanoseconds can count
 REGION_COLUMNS = ("image", "label", "class_name", "area")
-FIGURES = (
-    "seq",
-    "label",
-    "probability",
-    "unknown",
-    "foreign",
-    "false_alarm",
-    "score",
-    "area",
-    "brightness",
-    "contrast",
-    "x",
-    "y",
-    "width",
-    "height",
-)  # columns that are reckoned with; all others of a CSV are texts
+FIGURES = (  # columns that are reckoned with; all others of a CSV are texts
+    "seq", "label", "probability", "unknown", "foreign", "false_alarm", "score", "area", "brightness", "contrast",
+    "x", "y", "width", "height",
+)  # fmt: skip
 QUOTED = rf"^'(?=[{re.escape(''.join(FORMULA))}])"
 OFFSET = r"(?:(?<=\d)\s*(?:Z|UTC)|(?<=:\d\d)(\.\d+)?\s?[+-]\d\d(?::?\d\d)?)$"  # at the end of a time
 
@@ -96,13 +88,13 @@ def read_table(path: Path, *, time: str = "time", begin: int = 0, root: File | N
     if missing := [name for name in NEEDED if name not in images]:
         raise DataError(f"{path}: expected a table of `watch` or `predict` with the columns {', '.join(NEEDED)}, but "
                         f"{missing[0]} is not there.")  # fmt: skip
-    images = images.assign(file=_files(images, root))
+    images = images.assign(image=images["image"].fillna("").astype(str), file=_files(images, root))
     images["time"] = _times(images, time, path)
     shifted = images["time"] - pd.Timedelta(hours=begin)
     images["day"] = shifted.dt.strftime("%Y-%m-%d").fillna("").astype(str)
     unreadable = images["status"].ne("ok") if "status" in images else pd.Series(False, index=images.index)
     numbers = pd.to_numeric(images["label"], errors="coerce")
-    unreadable |= numbers.isna()
+    unreadable |= ~numbers.between(-LARGEST_LABEL, LARGEST_LABEL)
     other = ~unreadable & images["class_name"].eq(NOT_THIS_PRODUCT)
     n_unreadable, n_other = (
         {str(day): int(n) for day, n in images.loc[rows, "day"].value_counts().items()} for rows in (unreadable, other)
@@ -111,6 +103,7 @@ def read_table(path: Path, *, time: str = "time", begin: int = 0, root: File | N
     kept["label"] = numbers[kept.index].astype(int)
     kept["class_name"] = kept["class_name"].fillna("").astype(str)
     kept["is_defect"], kept["is_unknown"] = kept["label"] != NORMAL, kept["label"] == UNKNOWN
+    found = _sound(found, path)
     of = "seq" if "seq" in kept and "seq" in found else "image"
     if len(found):
         found = found[found[of].isin(kept[of])].merge(kept[[of, "day"]].drop_duplicates(of), on=of, how="left")
@@ -133,6 +126,7 @@ def read_frames(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
                 raise DataError(f"{path}: expected a folder with .parquet files of `watch` or `predict`, none found.")
             beside = [file for file in files if file not in own] or sorted(path.glob("regions/*.parquet"))
             return _joined(own), _joined(beside)
+        open_plain(path).close()  # no pipe, which would never end
         if kind in SQLITE:
             # Opened as a file that is read only: a table that `watch` is writing to.
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
@@ -142,13 +136,31 @@ def read_frames(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         place = path.with_name(f"{path.stem}_regions{path.suffix}")
         regions = _read(place) if place.is_file() else pd.DataFrame(columns=list(REGION_COLUMNS))
         return _read(path), regions
-    except (DataError, SettingsError):
+    except BadFileError as error:
+        raise DataError(f"{path}: the table cannot be read ({str(error).rpartition(': ')[2]}).") from error
+    except AnomalyNCDError:
         raise
-    except (OSError, ValueError, sqlite3.Error, pd.errors.DatabaseError, ImportError) as error:
-        raise DataError(f"{path}: the table cannot be read ({str(error).splitlines()[0]}).") from error
+    except (OSError, ValueError, OverflowError, sqlite3.Error, pd.errors.DatabaseError, ImportError) as error:
+        raise DataError(f"{path}: the table cannot be read ({reason(error)}).") from error
+
+
+def _sound(regions: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """Regions with numbers where numbers belong: tables go through many hands. Those without a class are left out."""
+    if not len(regions):
+        return regions
+    if missing := [name for name in ("image", "label") if name not in regions]:
+        raise DataError(f"{path}: expected regions with the columns image and label, but {missing[0]} is not there.")
+    numbers = {name: pd.to_numeric(regions[name], errors="coerce") for name in NUMBERS if name in regions}
+    numbers.setdefault("area", pd.Series(np.nan, index=regions.index))
+    regions = regions.assign(
+        **{name: values.where(np.isfinite(values.astype(float))) for name, values in numbers.items()}
+    )
+    regions = regions[regions["label"].between(-LARGEST_LABEL, LARGEST_LABEL)]
+    return regions.assign(label=regions["label"].astype(int), image=regions["image"].astype(str))
 
 
 def _read(path: Path) -> pd.DataFrame:
+    open_plain(path).close()
     if path.suffix.lower() == ".parquet":
         return pd.read_parquet(path)
     # Names, classes and lots may look like numbers ("0012"), or like nothing ("NA"). Spreadsheets of half the world write
@@ -165,7 +177,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _joined(files: Sequence[Path]) -> pd.DataFrame:
-    tables = [pd.read_parquet(file) for file in files]
+    tables = [_read(file) for file in files]
     some = [table for table in tables if len(table)]
     if not some:
         return tables[0] if tables else pd.DataFrame(columns=list(REGION_COLUMNS))
@@ -190,6 +202,7 @@ def _times(images: pd.DataFrame, column: str, path: Path) -> pd.Series:
         # By the clock that hung there: the offset is of no use to people.
         texts = images[column].astype(str).str.strip().str.replace(OFFSET, r"\1", regex=True)
         times = pd.to_datetime(texts, errors="coerce", format="ISO8601")
+        times = times.where(times.between(FIRST, LAST))
         if len(times) and times.isna().all():
             raise DataError(
                 f"{path}: expected times as 2026-11-18T06:00:00 in the column {column}, but found {texts.iloc[0]!r}."

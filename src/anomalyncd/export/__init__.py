@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import DataError, SettingsError
 from ..paths import path_of
-from ..places.names import file_named, look_up
+from ..places.names import file_named, is_file, look_up
 from ..places.stored import File, Stored
 from ..progress import Silent
 from ..run.finished import FinishedRun
@@ -105,7 +105,7 @@ def export_run(
             "--format coco."
         )
     look_up(image.file for image in images if needs_file and image.file)
-    missing = [image.name for image in images if needs_file and image.file and not image.file.is_file()]
+    missing = [image.name for image in images if needs_file and image.file and not is_file(image.file)]
     without_file = [image.name for image in results.images if image.file is None and needs_file]
     if format == "labelstudio":
         root = formats.labelstudio_root(images, root)

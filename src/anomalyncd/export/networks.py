@@ -31,7 +31,7 @@ from ..model.backbone import MaskGuidedViT
 from ..model.convolutional import ConvTrunk
 from ..model.seen import Picture, Seen, Tokens
 from ..paths import resolved
-from ..places.names import file_named, look_up, place_of
+from ..places.names import file_named, is_file, look_up, place_of
 from ..places.stored import File
 from ..progress import Silent
 from ..regions.extract import shrink
@@ -247,7 +247,7 @@ def calibration_samples(
     if "patches" in graphs:
         pictures = [crop for crop, _ in crops] if features.patches and "guided" not in graphs else []
         seen = features.image or run.config.unknown.foreign_rate
-        for file in _spread([file for file in files if file.is_file() and seen], MOST_IMAGES):
+        for file in _spread([file for file in files if is_file(file) and seen], MOST_IMAGES):
             with suppress(BadFileError):
                 pictures.append(shrink(read_image(file), run.config.model.image_size)[None])
         found["patches"] = [grid_inputs(picture, network.patch_size, network.grid) for picture in pictures]
@@ -294,7 +294,7 @@ def fit_unknown_again(run: FinishedRun, network: TokenNetwork, progress: Silent)
 def _sample(run: FinishedRun, name: str) -> Sample | None:
     """An image of the run with the map or mask that it had; None where a file is gone."""
     file = run.file(name)
-    if file is None or not file.is_file():
+    if file is None or not is_file(file):
         return None
     if run.model.binarizer is None:
         return Sample(name, file, mask=run.mask(name))

@@ -17,7 +17,7 @@ from ..data.maps import StackRow
 from ..errors import DataError
 from ..labels import NORMAL, default_name
 from ..paths import resolved
-from ..places.names import beside, file_named, place_of
+from ..places.names import beside, file_named, is_file, place_of
 from ..places.stored import File
 from ..progress import Silent
 from ..regions.find import Region, strengths
@@ -28,6 +28,7 @@ from .seeded import Marked
 Box = tuple[int, int, int, int]
 KnownKinds = str | File | Mapping[str, str] | Dataset
 SAME_PLACE = 0.5  # overlap from which on a region of another run is the one that was labelled
+LONGEST_NUMBER = 10  # digits of the number of a region
 MOST_NAMED = 10  # suspect labels that are warned of one by one
 FOLDER = "known"  # under which images that a run takes in as examples are called
 
@@ -277,12 +278,12 @@ def _of_table(path: File, ids: Mapping[str, Sample]) -> list[Example]:
         if not cells.get("label"):
             continue
         region = cells.get("region", "")
-        if region and not region.isdecimal():
-            raise DataError(f"{where}: expected the number of a region, but got {region!r}.")
+        if region and not (region.isdecimal() and len(region) < LONGEST_NUMBER):
+            raise DataError(f"{where}: expected the number of a region, but got {region[:40]!r}.")
         sample = ids.get(PurePosixPath(cells["image"]).as_posix())
         if sample is None:
             files = {name: beside(path, cells[name]) for name in ("image", "map", "mask") if cells.get(name)}
-            if gone := [file for file in files.values() if not file.is_file()]:
+            if gone := [file for file in files.values() if not is_file(file)]:
                 raise DataError(f"{where}: {gone[0]} is neither an image of the run nor a file.")
             sample = Sample(cells["image"], files["image"], files.get("map"), files.get("mask"))
         found.append(Example(sample, cells["label"], int(region) if region else None))
@@ -304,7 +305,7 @@ def _of_run(run: FinishedRun, dataset: Dataset) -> list[Example]:
         if key not in run.corrections and label not in names:
             continue
         name, file = key[0], run.file(key[0])
-        if file is None or not file.is_file():
+        if file is None or not is_file(file):
             continue
         x, y, width, height = boxes[row]
         sample = Sample(

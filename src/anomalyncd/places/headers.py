@@ -9,7 +9,9 @@ from typing import NamedTuple
 from ..errors import DataError
 
 BLOCK = 512  # bytes: headers and contents begin at multiples
-MOST_WORDS = 1_000_000  # bytes of a long name or of other words about one member
+MOST_WORDS = 1_000_000  # bytes of words about one member
+LONGEST_NAME = 4096  # bytes, as file systems have it
+LATEST = 2**63 - 1  # ns, as tables can hold them
 _FILE, _LINKS, _WORDS, _LONG_NAME = b"\0" + b"07", b"123456", b"x", b"L"
 _SECOND = 1_000_000_000
 _MOMENT = re.compile(r"\d{1,12}(?:\.\d{1,9})?")
@@ -63,7 +65,7 @@ def members(read: Callable[[int, int], bytes], size: int, archive: str) -> Itera
             raise DataError(f"{archive}: the archive is cut short. Copy it again")
         if own:
             if length > MOST_WORDS:
-                raise DataError(f"{archive}: a name in the archive is too long")
+                raise DataError(f"{archive}: the words about a file in the archive are too long")
             text = read(begin, begin + length)
             if kind == _LONG_NAME:
                 long_name = text.split(b"\0")[0]
@@ -72,9 +74,11 @@ def members(read: Callable[[int, int], bytes], size: int, archive: str) -> Itera
             continue
         if kind in _FILE and not any(key.startswith("GNU.sparse") for key in words):
             name = words.get("path") or _decoded(_name(head) if long_name is None else long_name)
+            if len(name.encode("utf-8", "surrogateescape")) > LONGEST_NAME:
+                raise DataError(f"{archive}: a name in the archive is too long")
             moment = _MOMENT.fullmatch(words.get("mtime", ""))
             modified = round(float(moment[0]) * _SECOND) if moment else max(_number(head[136:148]), 0) * _SECOND
-            yield Member(name, begin, length, modified)
+            yield Member(name, begin, length, min(modified, LATEST))
         words, long_name = {}, None
 
 

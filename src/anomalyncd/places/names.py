@@ -162,7 +162,7 @@ def _in_store(store: Remote, inner: str, *, given: bool = True) -> Stored:
         place = Stored(store, f"{archive}{TAR}")
         if given and not place.is_file():
             raise MissingDataError(f"{place}: expected a tar archive, found nothing there")
-        tars = _joined(str(place), [place], again=given)
+        tars = _joined(str(place), [place]) if given else Stored(archive_at(place).alone)
         return tars / member.rstrip("/") if member else tars
     if given and (names := _only_archives(store.entries(inner))):
         return _joined(f"{store.name}/{inner}".rstrip("/"), [Stored(store, inner) / found for found in names])
@@ -191,15 +191,14 @@ def _in_archive(path: Path) -> Stored | None:
     """The member of an archive that a path leads into, as tables name it."""
     for parent in path.parents:
         if parent.name.endswith(TAR) and os.path.isfile(parent):
-            return _joined(str(parent), [parent], again=False) / path.relative_to(parent).as_posix()
+            return Stored(archive_at(parent).alone) / path.relative_to(parent).as_posix()
     return None
 
 
-def _joined(name: str, places: list[Path] | list[Stored], *, again: bool = True) -> Stored:
+def _joined(name: str, places: list[Path] | list[Stored]) -> Stored:
     if not places:
         raise MissingDataError(f"{name}: expected tar archives, found none of this name")
-    archives = [archive_at(place) for place in places]
-    return Stored(Tars(name, [one.look_again() for one in archives] if again else archives))
+    return Stored(Tars(name, [archive_at(place).look_again() for place in places]))
 
 
 def _listed(folder: Path) -> list[str]:
@@ -281,6 +280,7 @@ def beside(table: File, entry: str) -> File:
     """What a table names: beside itself, anywhere on this machine if it lies there too, or in a store that is open."""
     if isinstance(table, Stored) and not is_remote(entry):
         return table.parent / entry
-    file = file_named(str(table.parent / entry) if isinstance(table, Path) and not is_remote(entry) else entry)
+    is_local = isinstance(table, Path) and not is_remote(entry)
+    file = file_named(os.path.join(os.path.dirname(str(table)), entry) if is_local else entry)
     check_open(file, str(table))
     return file

@@ -10,7 +10,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from ..errors import SettingsError
+from ..errors import SettingsError, StoreError
+from .headers import LATEST
 from .patience import patiently
 from .stored import Status, Store
 
@@ -132,13 +133,16 @@ def _status(info: Mapping[str, Any]) -> Status:
     known = {str(key).lower(): value for key, value in info.items()}
     time = next((known[key] for key in _TIMES if known.get(key) is not None), 0)
     tag = next((str(known[key]) for key in _TAGS if known.get(key)), None)
-    if isinstance(time, str):
-        time = datetime.fromisoformat(re.sub(r"Z$", "+00:00", time))
-    seconds = time.timestamp() if isinstance(time, datetime) else float(time)
-    moment = round(seconds * _SECOND)
+    try:
+        if isinstance(time, str):
+            time = datetime.fromisoformat(re.sub(r"Z$", "+00:00", time))
+        seconds = time.timestamp() if isinstance(time, datetime) else float(time)
+        moment, size = round(seconds * _SECOND) % LATEST, int(known.get("size") or 0)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StoreError(f"the store tells a size or a time that is none ({error}).") from error
     if tag is not None:
         moment = moment // _SECOND * _SECOND + zlib.crc32(tag.encode()) % _SECOND
-    return Status(int(known.get("size") or 0), moment)
+    return Status(size, moment)
 
 
 _stores: dict[tuple[str, str], Remote] = {}

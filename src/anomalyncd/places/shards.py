@@ -42,11 +42,11 @@ def belonging(
 
 def read_class(file: Stored) -> str | None:
     """The name of a class, as text; None where it is empty."""
+    if file.stat().st_size > LONGEST_LABEL:  # before any of it is fetched
+        raise DataError(f"{file}: expected the name of a class, but it is longer than any name")
     with file.open() as held:
-        text = held.read(LONGEST_LABEL + 1)
+        text = held.read()
     try:
-        if len(text) > LONGEST_LABEL:
-            raise ValueError("it is longer than any name")
         return text.decode("utf-8").strip() or None
     except ValueError as error:
         raise DataError(f"{file}: expected the name of a class, in UTF-8 ({error})") from error

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cached_property
 
 from ..errors import BadFileError, DataError
 from .headers import Member, members
@@ -28,6 +30,11 @@ class Archive:
         if isinstance(self.place, Stored):
             self.place.store.forget(self.place.inner)
         return self
+
+    @cached_property
+    def alone(self) -> Tars:
+        """This archive as a folder, the same one for each of the many names that lead into it."""
+        return Tars(str(self.place), [self])
 
     def members(self) -> dict[str, Member]:
         """Name → member; of equal names the last counts, as for tar itself."""
@@ -84,7 +91,8 @@ class Tars(Store):
     def __init__(self, name: str, archives: Sequence[Archive]) -> None:
         self.name, self._archives = name, archives
         self._places: dict[str, Archive] | None = None
-        self._folders: set[str] = set()
+        self._sorted: list[str] = []
+        self._looked: dict[str, Member] | None = None  # what the only archive held when it was looked through
 
     def find(self, folder: str) -> list[str]:
         self._places = None
@@ -96,7 +104,9 @@ class Tars(Store):
         return Status(member.size, member.modified)
 
     def is_dir(self, name: str) -> bool:
-        return not name or (self._all() is not None and name in self._folders)
+        self._all()
+        place = bisect_left(self._sorted, f"{name}/")
+        return not name or (place < len(self._sorted) and self._sorted[place].startswith(f"{name}/"))
 
     def read(self, name: str, begin: int, end: int) -> bytes:
         archive, member = self._member(name)
@@ -115,7 +125,8 @@ class Tars(Store):
         return archive, member
 
     def _all(self) -> dict[str, Archive]:
-        if self._places is None:
+        only = self._archives[0].members() if len(self._archives) == 1 else None
+        if self._places is None or only is not self._looked:
             found: dict[str, Archive] = {}
             for archive in self._archives:
                 names = archive.members()
@@ -124,19 +135,13 @@ class Tars(Store):
                         f"{archive.place}: {twice} lies in {found[twice].place} too. Names must differ in all archives"
                     )
                 found |= dict.fromkeys(names, archive)
-            self._folders = {folder for name in found for folder in _folders(name)}
-            self._places = found
+            self._places, self._sorted, self._looked = found, sorted(found), only
         return self._places
 
 
 def _cleaned(name: str) -> str:
     """Without the ./ that `tar -C FOLDER .` puts before each name."""
     return "/".join(part for part in name.split("/") if part != ".")
-
-
-def _folders(name: str) -> list[str]:
-    parts = name.split("/")[:-1]
-    return ["/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 _archives: dict[str, Archive] = {}

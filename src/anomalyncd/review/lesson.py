@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..data.dataset import Dataset, Sample
 from ..errors import DataError
+from ..places.names import is_file
 from .apply import Job, renew_report
 from .classes import ConflictError, UncorrectedClasses
 from .schema import LessonAnswer, LessonRequest
@@ -75,7 +76,7 @@ class Lessons:
             samples = []
             for name in names:
                 file = before.run.file(name)
-                if file is None or not file.is_file():
+                if file is None or not is_file(file):
                     raise DataError(f"{name}: this image is no longer where it was when the run was made.")
                 samples.append(Sample(name, file))
             found = learn_normal(self.session.run, Dataset(tuple(samples)), job, apply=apply)

@@ -17,7 +17,7 @@ from ..errors import BadFileError, DataError
 from ..grid import top_mean
 from ..labels import NORMAL, default_name
 from ..paths import resolved
-from ..places.names import look_up
+from ..places.names import is_file, look_up
 from ..places.stored import File
 from ..progress import Advance, Silent
 from ..run.detector import read_detector, save_detector
@@ -70,7 +70,7 @@ def learn_normal(
         given = {resolved(image) for image in shown if isinstance(image, File)}
         files = {name: file for name in images["image"] if (file := finished.file(name)) is not None}
         look_up(files.values())
-        own = {name: file for name, file in files.items() if file.is_file()}
+        own = {name: file for name, file in files.items() if is_file(file)}
         names = [name for name in images["image"][images["label"] > NORMAL] if name in own]
         names = [name for name in names if resolved(own[name]) not in given]
         with progress.task("Looking again", len(names)) as advance:

@@ -12,6 +12,7 @@ from pathlib import Path
 from ..data.files import open_file
 from ..data.images import IMAGE_SUFFIXES
 from ..data.layouts import find_files
+from ..data.limits import memory_limit
 from ..errors import BadFileError
 
 ENDS = {b"\x89PNG\r\n\x1a\n": b"IEND\xaeB`\x82", b"\xff\xd8\xff": b"\xff\xd9"}  # start of a file → what it ends with
@@ -48,6 +49,7 @@ class _Seen:
     since: float
     rest: float = 0.0  # seconds from one attempt to the next, and when that is
     again: float = 0.0
+    tried: float = 0.0  # when it was handed out last
 
 
 class Arrivals:
@@ -96,11 +98,11 @@ class Arrivals:
         gone = [name for name in self.known if name not in found]
         for name in gone:
             del self.known[name]
-        ready = [
-            Arrival(name, seen.marks, now - seen.since)
-            for name, seen in self.waiting.items()
-            if now - seen.since >= self.settle and now >= seen.again
-        ]
+        ready = []
+        for name, seen in self.waiting.items():
+            if now - seen.since >= self.settle and now >= seen.again:
+                seen.tried = now
+                ready.append(Arrival(name, seen.marks, now - seen.since))
         return sorted(ready, key=lambda arrival: (arrival.modified, arrival.name)), gone
 
     def done(self, arrivals: Iterable[tuple[str, str]]) -> None:
@@ -117,22 +119,26 @@ class Arrivals:
                 seen.again = self.clock() + seen.rest
 
     def stuck(self, patience: float) -> list[str]:
-        """Names of files that have not changed for so many seconds, and could not be taken all the same."""
-        now = self.clock()
-        return [name for name, seen in self.waiting.items() if seen.rest and now - seen.since >= patience]
+        """Names of files that had not changed for so many seconds when they were tried, and could not be taken then."""
+        return [name for name, seen in self.waiting.items() if seen.rest and seen.tried - seen.since >= patience]
 
 
 def marks_of(path: Path) -> str | None:
     """Size and times of a file, by which another content is suspected; None where there is no plain file."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the name
         return None
     return _marks(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def read_settled(path: Path, marks: str) -> bytes | None:
-    """What a file holds, if it is as it was marked before and after; None where it changed, vanished or is locked."""
+    """What a file holds, if it is as it was marked before and after; None where it changed, vanished or is locked.
+
+    A BadFileError where it holds more than is read of any file.
+    """
+    if (n_bytes := int(marks.split()[0])) > memory_limit():
+        raise BadFileError(f"too large: the file has {n_bytes:,} bytes, more than the limit of {memory_limit():,}")
     try:
         with open_file(path) as file:
             if _marks(os.fstat(file.fileno())) != marks:

@@ -90,11 +90,14 @@ class Reader:
     def __init__(self, folder: Path, what: str = "image", beside: Path | None = None) -> None:
         self.folder, self.what, self.beside = folder, what, beside
 
-    def content(self, arrival: Arrival) -> tuple[Read, bytes] | None:
-        """None where it is not whole after all, or is there no more."""
+    def content(self, arrival: Arrival, patience: float = 0.0) -> tuple[Read, bytes] | None:
+        """None where it is not whole after all, or is there no more, or too large before `patience` is over."""
         if self.beside is not None and self.companion(arrival.name) is None:
             return None
-        content = read_settled(self.folder / arrival.name, arrival.marks)
+        try:
+            content = read_settled(self.folder / arrival.name, arrival.marks)
+        except BadFileError as error:
+            return self._unread(arrival, str(error)) if arrival.seconds >= patience else None
         return None if content is None else (Read(arrival, sha256(content), len(content)), content)
 
     def decode(self, read: Read, content: bytes, patience: float = 0.0) -> Read | None:
@@ -102,6 +105,8 @@ class Reader:
 
         patience : seconds after which a file without an end is taken as it is
         """
+        if read.error:
+            return read
         if not ends_whole(content) and read.arrival.seconds < patience:
             return None
         extra: dict[str, Any] = {}
@@ -120,6 +125,15 @@ class Reader:
         except MemoryError:
             read.sample, read.error = None, "takes more memory to read than there is"
         return read
+
+    def _unread(self, arrival: Arrival, why: str) -> tuple[Read, bytes] | None:
+        """A file that no memory has to hold, known by its content all the same."""
+        path = self.folder / arrival.name
+        try:
+            digest = sha256(path)
+        except OSError:
+            return None
+        return (Read(arrival, digest, arrival.n_bytes, error=why), b"") if marks_of(path) == arrival.marks else None
 
     def companion(self, name: str) -> Path | None:
         """The map or mask of an image, if it has come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -113,12 +114,18 @@ class DriftMonitor:
         }
 
     @classmethod
-    def restore(cls, state: Mapping[str, Any]) -> DriftMonitor:
-        """The inverse of `state`."""
+    def restore(cls, text: str | None) -> DriftMonitor:
+        """The inverse of `state`, of its JSON; from the start where there is none, or a damaged one."""
         monitor = cls()
-        for name, (block, reference, window) in state["streams"].items():
-            monitor._streams[name] = _Stream(list(block), list(reference), list(window))
-        monitor.shifted = {name: Shift(*values) for name, values in state["shifted"].items()}
+        try:
+            state = json.loads(text or "")
+            for name in STREAMS:
+                block, reference, window = (list(map(float, values)) for values in state["streams"][name])
+                monitor._streams[name] = _Stream(block, reference, window)
+            for name, (stream, *figures) in state["shifted"].items():
+                monitor.shifted[name] = Shift(STREAMS[STREAMS.index(stream)], *map(float, figures))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            return cls()
         return monitor
 
 

@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware import Middleware
 
 from .. import __version__
+from ..errors import without_folders
 from ..serve.server import config_of
 from ..serve.traffic import Limits, Metrics, ServiceGuard, Traffic
 from .drift import STREAMS
@@ -51,6 +52,8 @@ def make_health(
     async def ready() -> Response:
         """Whether images are taken, and why not; or which receiver takes nothing."""
         problem = _problem(status)
+        for place in (*status.places, None):
+            problem = without_folders(problem, place)
         words = "stopping" if status.stopping else "failing" if problem else "ready"
         detail = problem or "; ".join(status.away.values())
         return JSONResponse({"status": words, "detail": detail}, status_code=200 if words == "ready" else 503)

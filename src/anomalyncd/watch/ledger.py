@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -86,11 +87,11 @@ class Ledger:
 
     def is_seen(self, id: str) -> bool:
         """Whether this content was committed under this path."""
-        return bool(self._all("SELECT 1 FROM watch_seen WHERE id = ?", bytes.fromhex(id)))
+        return bool(self._all((int,), "SELECT 1 FROM watch_seen WHERE id = ?", bytes.fromhex(id)))
 
     def files(self) -> dict[str, str]:
         """Path → marks of its last committed content, of files that were there when somebody last looked."""
-        return dict(self._all("SELECT path, marks FROM watch_files"))
+        return dict(self._all((str, str), "SELECT path, marks FROM watch_files"))
 
     def set_files(self, marks: Mapping[str, str], gone: Collection[str] = ()) -> None:
         """Remember files whose content was committed before, and forget those that are there no more."""
@@ -112,7 +113,7 @@ class Ledger:
         targets : who is to be told; places : id → where its file lies and where it goes; notes : what else to remember
         """
         with told(self.path), self._transaction():
-            first = int(self.note("seq") or 0) + 1
+            first = self.count("seq") + 1
             numbers = list(range(first, first + len(entries)))
             day = self.note("day") or ""
             for seq, entry in zip(numbers, entries, strict=True):
@@ -144,12 +145,20 @@ class Ledger:
     def rows(self, day: str | None = None) -> list[tuple[int, Row, list[Row]]]:
         """(seq, image, regions) of what the table beside does not hold yet, in order; day : of this day only."""
         where, values = ("", ()) if day is None else ("WHERE day = ?", (day,))
-        found = self._all(f"SELECT seq, image, regions FROM watch_rows {where} ORDER BY seq", *values)
-        return [(seq, json.loads(image), json.loads(regions)) for seq, image, regions in found]
+        statement = f"SELECT seq, image, regions FROM watch_rows {where} ORDER BY seq"
+        found = self._all((int, str, str), statement, *values)
+        try:
+            rows = [(seq, json.loads(image), json.loads(regions)) for seq, image, regions in found]
+        except (ValueError, RecursionError) as error:
+            raise self._damaged(str(error)) from error
+        for _, image, regions in rows:
+            if not all(isinstance(row, dict) for row in (image, *(regions if isinstance(regions, list) else [None]))):
+                raise self._damaged("a row that is none")
+        return rows
 
     def days(self) -> dict[str, int]:
         """Day → highest number, of rows that the table beside does not hold for good."""
-        return dict(self._all("SELECT day, MAX(seq) FROM watch_rows GROUP BY day ORDER BY day"))
+        return dict(self._all((str, int), "SELECT day, MAX(seq) FROM watch_rows GROUP BY day ORDER BY day"))
 
     def rows_written(self, last: int, notes: Mapping[str, str]) -> None:
         """The table beside holds all rows up to a number; notes : what to remember of it."""
@@ -161,6 +170,7 @@ class Ledger:
     def messages(self, target: str, after: int, most: int) -> list[Message]:
         """The oldest messages for somebody, of a number above `after`."""
         found = self._all(
+            (int, str, str),
             "SELECT seq, id, body FROM watch_outbox WHERE target = ? AND seq > ? ORDER BY seq LIMIT ?",
             target,
             after,
@@ -174,18 +184,26 @@ class Ledger:
 
     def waiting(self, target: str) -> int:
         """How many messages have not been taken."""
-        return int(self._all("SELECT COUNT(*) FROM watch_outbox WHERE target = ?", target)[0][0])
+        return int(self._all((int,), "SELECT COUNT(*) FROM watch_outbox WHERE target = ?", target)[0][0])
 
     def places(self) -> list[Placing]:
-        return [Placing(*row) for row in self._all("SELECT seq, source, target, marks FROM watch_places")]
+        found = self._all((int, str, str, str), "SELECT seq, source, target, marks FROM watch_places")
+        return [Placing(*row) for row in found]
 
     def placed(self, numbers: Iterable[int]) -> None:
         with told(self.path), self._transaction():
             self._db.executemany("DELETE FROM watch_places WHERE seq = ?", ((seq,) for seq in numbers))
 
     def note(self, name: str) -> str | None:
-        found = self._all("SELECT value FROM watch_notes WHERE name = ?", name)
+        found = self._all((str,), "SELECT value FROM watch_notes WHERE name = ?", name)
         return str(found[0][0]) if found else None
+
+    def count(self, name: str) -> int:
+        """A note that is a number, 0 where there is none."""
+        text = self.note(name) or "0"
+        if not re.fullmatch("[0-9]{1,18}", text):
+            raise self._damaged(f"{name} is {text[:40]!r}")
+        return int(text)
 
     def set_note(self, name: str, value: str) -> None:
         with told(self.path), self._transaction():
@@ -204,9 +222,16 @@ class Ledger:
             ([row.get(column) for column in columns] for row in rows),
         )
 
-    def _all(self, statement: str, *values: Any) -> list[Any]:
+    def _all(self, kinds: tuple[type, ...], statement: str, *values: Any) -> list[Any]:
+        """Rows of values of these kinds, which SQLite does not look after."""
         with told(self.path):
-            return self._db.execute(statement, values).fetchall()
+            rows = self._db.execute(statement, values).fetchall()
+        if not all(all(map(isinstance, row, kinds)) for row in rows):
+            raise self._damaged("text and numbers in each other's place")
+        return rows
+
+    def _damaged(self, why: str) -> RunError:
+        return RunError(f"{self.path}: is damaged ({why}). Move it away, with its table, and new ones begin.")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -238,7 +263,7 @@ def told(path: Path) -> Iterator[None]:
     """Errors of SQLite in words."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # even its own words about damage may be damaged
         raise RunError(f"{path}: cannot be written or read ({error}). Make room or mend the permission.") from error
 
 

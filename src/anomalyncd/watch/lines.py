@@ -12,6 +12,7 @@ from ..errors import SettingsError
 from .ledger import Ledger, Message
 
 SECONDS = 10.0  # until the other side must have answered
+LONGEST_ANSWER = 65_536  # bytes of an answer's body, which nobody looks at
 
 
 class Line(Protocol):
@@ -39,6 +40,13 @@ class Webhook:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         parts = address(url, "--webhook", ("http", "https"))
+        if not _is_plain(url) or " " in url:
+            raise SettingsError(
+                "--webhook: expected an address without spaces and other than ASCII letters; %20 is a space."
+            )
+        token = token and token.strip()
+        if token and not _is_plain(token):  # which errors would tell, and logs keep
+            raise SettingsError("ANOMALYNCD_WEBHOOK_TOKEN holds characters that no header may have.")
         self._make: Callable[[], http.client.HTTPConnection]
         if parts.scheme == "https":
             context = ssl.create_default_context()
@@ -57,7 +65,9 @@ class Webhook:
             "POST", self._path, message.body.encode(), {**self._headers, "Idempotency-Key": message.id}
         )
         answer = self._connection.getresponse()
-        answer.read()
+        answer.read(LONGEST_ANSWER)
+        if not answer.isclosed():  # it goes on, maybe without end: the next message takes another connection
+            self.close()
         if not 200 <= answer.status < 300:
             raise OSError(f"expected a status of 200 … 299, but got {answer.status} {answer.reason}")
 
@@ -65,6 +75,10 @@ class Webhook:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def address(url: str, option: str, schemes: tuple[str, ...]) -> SplitResult:

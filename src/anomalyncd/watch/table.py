@@ -56,7 +56,7 @@ class CsvTable(GrowingTable):
 
     def _append(self, path: Path, columns: Sequence[str], rows: Sequence[Row]) -> int:
         """Add rows that are not in the file yet; returns its length."""
-        known = int(self.ledger.note(_size_of(path)) or 0)
+        known = self.ledger.count(_size_of(path))
         try:
             if not path.exists():  # taken away, or never there: a new one begins
                 known = 0

@@ -40,6 +40,7 @@ class Status:
     looked : when the folder was last looked through, by the monotonic clock
     waiting : files that are there but not written down yet
     away : receiver → why it has taken nothing for a while; images are classed all the same
+    places : folders that others are told by their last name only
     """
 
     problem: str = ""
@@ -49,6 +50,7 @@ class Status:
     waiting: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     shifts: dict[str, Shift] = field(default_factory=dict)
+    places: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Watcher:
     ) -> None:
         self.folder, self.model, self.reader, self.ledger, self.table = folder, model, reader, ledger, table
         self.places, self.senders, self.pace, self.progress, self.on_batch = places, senders, pace, progress, on_batch
-        self.status = Status()
+        self.status = Status(places=(folder, ledger.path.parent, *([] if places is None else [places.folder])))
         self._stop = threading.Event()
         self._said: set[str] = set()
         self._unsettled, self._since = "", 0.0  # why what is committed cannot be written out, and since when
@@ -213,7 +215,8 @@ class Watcher:
         """Files to class; and name → marks of those whose content was committed before."""
         known: dict[str, str] = {}
         new: list[tuple[Read, bytes]] = []
-        for arrival, found in zip(batch, prefetch(self.reader.content, batch), strict=True):
+        contents = prefetch(lambda arrival: self.reader.content(arrival, self.pace.patience), batch)
+        for arrival, found in zip(batch, contents, strict=True):
             if found is not None and self.ledger.is_seen(found[0].id):
                 known[arrival.name] = arrival.marks
             elif found is not None:
@@ -244,8 +247,7 @@ class Watcher:
 
     def _drift(self) -> DriftMonitor:
         """As it was committed last; of a new model, whose scores mean something else, from the start."""
-        state = self.ledger.note(DRIFT) if self.ledger.note(DRIFT_MODEL) == self.model.id else None
-        return DriftMonitor() if state is None else DriftMonitor.restore(json.loads(state))
+        return DriftMonitor.restore(self.ledger.note(DRIFT) if self.ledger.note(DRIFT_MODEL) == self.model.id else None)
 
     def _drift_or(self, drift: DriftMonitor) -> DriftMonitor:
         """As `_drift`, which a full disk may keep from being read."""
