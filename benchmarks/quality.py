@@ -34,7 +34,7 @@ SEEDS = 2  # of the images: as many lines of each set
 IMAGES, NORMAL, SIZE = 6, 9, 256
 SCORES = ("nmi", "ari", "f1")
 FALL = 0.01  # of the mean of each score; one image is .004 of F1. With AVX2 kernels and at other loads no digit moved
-SLOWER = 2  # times. On one machine calls differ by 2 %, at a load of 4 to 12; other processors are not known
+SLOWER = 2  # times. On one machine calls differed by 3 %, at a load of 4 to 12; other processors are not known
 Figures = dict[str, float]
 
 
